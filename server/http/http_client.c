@@ -87,11 +87,21 @@ static bool set_waits(int fd, unsigned wait_s) {
            setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof(wait)) == 0;
 }
 
-static int connect_to(const struct addrinfo *address, unsigned wait_s) {
+static unsigned open_seconds(const struct http_client_request *request) {
+    return request->open_s ? request->open_s : request->wait_s;
+}
+
+static bool is_stopped(const struct http_client_request *request) {
+    return request->stop && *request->stop;
+}
+
+static int connect_to(const struct addrinfo *address, const struct http_client_request *request) {
     const int fd =
         socket(address->ai_family, address->ai_socktype | SOCK_CLOEXEC, address->ai_protocol);
     if (fd < 0) return -1;
-    if (set_waits(fd, wait_s) && connect(fd, address->ai_addr, address->ai_addrlen) == 0) return fd;
+    if (set_waits(fd, open_seconds(request)) &&
+        connect(fd, address->ai_addr, address->ai_addrlen) == 0 && set_waits(fd, request->wait_s))
+        return fd;
     const int why = errno == EINPROGRESS ? ETIMEDOUT : errno; /* what SO_SNDTIMEO makes of it */
     close(fd);
     errno = why;
@@ -110,8 +120,9 @@ static int open_socket(struct link *link, struct error *err) {
     snprintf(port, sizeof(port), "%" PRIu16, request->port);
     const int status = getaddrinfo(request->host, port, &hints, &addresses);
     if (status) return refuse(request, gai_strerror(status), err);
-    for (const struct addrinfo *one = addresses; one && link->fd < 0; one = one->ai_next)
-        link->fd = connect_to(one, request->wait_s);
+    for (const struct addrinfo *one = addresses; one && link->fd < 0 && !is_stopped(request);
+         one = one->ai_next)
+        link->fd = connect_to(one, request);
     const int why = errno;
     freeaddrinfo(addresses);
     return link->fd < 0 ? refuse(request, strerror(why), err) : 0;
@@ -151,9 +162,9 @@ static int begin_tls(struct link *link, struct error *err) {
     if (status >= 0 && trust->checks) status = expect_host(link);
     if (status < 0) return refuse(link->request, gnutls_strerror(status), err);
     gnutls_transport_set_int(link->gnutls, link->fd);
-    gnutls_handshake_set_timeout(link->gnutls, 1000 * link->request->wait_s);
+    gnutls_handshake_set_timeout(link->gnutls, 1000 * open_seconds(link->request));
     do status = gnutls_handshake(link->gnutls);
-    while (status < 0 && !gnutls_error_is_fatal(status));
+    while (status < 0 && !gnutls_error_is_fatal(status) && !is_stopped(link->request));
     if (status == GNUTLS_E_CERTIFICATE_VERIFICATION_ERROR) return refuse_certificate(link, err);
     return status < 0 ? refuse(link->request, gnutls_strerror(status), err) : 0;
 }
@@ -163,10 +174,19 @@ static void link_close(struct link *link) {
     if (link->fd >= 0) close(link->fd);
 }
 
+/* Tells whether a step that returned `got` is to be repeated: nothing has failed, and a request
+ * that can be stopped waits as long as it is not. */
+static bool waits_on(const struct link *link, ssize_t got) {
+    const bool may_come = link->gnutls ? got < 0 && !gnutls_error_is_fatal((int)got)
+                                       : got < 0 && (errno == EAGAIN || errno == EINTR);
+    return may_come && link->request->stop && !*link->request->stop;
+}
+
 static bool link_send(struct link *link, const char *data, size_t n) {
     while (n > 0) {
         const ssize_t sent = link->gnutls ? gnutls_record_send(link->gnutls, data, n)
                                           : send(link->fd, data, n, MSG_NOSIGNAL);
+        if (waits_on(link, sent)) continue;
         if (sent <= 0) return false;
         data += sent;
         n -= (size_t)sent;
@@ -253,13 +273,10 @@ int http_client_ask(unsigned *status, const struct http_client_request *request,
 
 /* Reads as link_read() does, and waits on as long as *stop is 0, if there is one. */
 static ssize_t read_on(struct link *link, char *data, size_t n) {
-    const volatile sig_atomic_t *stop = link->request->stop;
-    for (;;) {
-        const ssize_t got = link_read(link, data, n);
-        const bool may_come = link->gnutls ? got < 0 && !gnutls_error_is_fatal((int)got)
-                                           : got < 0 && (errno == EAGAIN || errno == EINTR);
-        if (!may_come || !stop || *stop) return got;
-    }
+    ssize_t got;
+    do got = link_read(link, data, n);
+    while (waits_on(link, got));
+    return got;
 }
 
 /* Reads the head of the answer, and what has come with it of the body.  Returns where that begins,
@@ -278,20 +295,19 @@ static size_t read_head(struct link *link, char data[ANSWER_HEAD_BYTES + 1], siz
 
 static int read_answer(unsigned *status, struct link *link, http_client_take take, void *ctx,
                        struct error *err) {
-    const volatile sig_atomic_t *stop = link->request->stop;
+    const struct http_client_request *request = link->request;
     char data[ANSWER_HEAD_BYTES + 1];
     size_t length;
     const size_t begin = read_head(link, data, &length);
     int rc = 0;
-    if (!(stop && *stop)) rc = read_status(status, link, data, err);
-    if (!rc && !begin && !(stop && *stop)) rc = refuse(link->request, "no whole answer", err);
+    if (!is_stopped(request)) rc = read_status(status, link, data, err);
+    if (!rc && !begin && !is_stopped(request)) rc = refuse(request, "no whole answer", err);
     if (rc) return rc;
     ssize_t n = begin ? (ssize_t)(length - begin) : 0;
     bool goes_on = begin && (n == 0 || take(ctx, data + begin, (size_t)n));
     while (goes_on && (n = read_on(link, data, ANSWER_HEAD_BYTES)) > 0)
         goes_on = take(ctx, data, (size_t)n);
-    if (stop && *stop) return error_set(err, ERR_STOPPED, "stopped");
-    return goes_on && n < 0 ? refuse(link->request, "the answer breaks off", err) : 0;
+    return goes_on && n < 0 ? refuse(request, "the answer breaks off", err) : 0;
 }
 
 int http_client_read(unsigned *status, const struct http_client_request *request,
@@ -301,5 +317,5 @@ int http_client_read(unsigned *status, const struct http_client_request *request
     if (!rc) rc = send_request(&link, "1.0", err);
     if (!rc) rc = read_answer(status, &link, take, ctx, err);
     link_close(&link);
-    return rc;
+    return is_stopped(request) ? error_set(err, ERR_STOPPED, "stopped") : rc;
 }

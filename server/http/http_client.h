@@ -26,15 +26,16 @@ struct http_client_request {
     const char *host; /* 0.0.0.0 and :: are this machine */
     uint16_t port;
     const struct http_client_trust *trust; /* NULL: without TLS */
-    unsigned wait_s;                       /* for a connection, and for each further step */
-    const char *authority;                 /* what the header Host says */
+    unsigned wait_s;                       /* for each step */
+    unsigned open_s;       /* for a connection, and for the handshake of TLS; 0: wait_s */
+    const char *authority; /* what the header Host says */
     const char *path;
     const char *body; /* JSON that is posted, n_body bytes; NULL: the request is a GET */
     size_t n_body;
     const char *key; /* of the header Authorization; NULL: none */
     int fd;          /* a connection, which is closed at the end; 0: one is made to the host */
-    const volatile sig_atomic_t *stop; /* other than 0 ends the waiting for an answer; NULL: wait_s
-                                          does.  It is looked at every wait_s, and at a signal */
+    const volatile sig_atomic_t *stop; /* other than 0 ends the waiting; NULL: wait_s does.  It is
+                                          looked at every wait_s, and at a signal */
 };
 
 /* Takes a part of an answer's body.  Returns false to leave the rest. */

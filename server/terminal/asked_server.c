@@ -8,8 +8,17 @@
 
 #include "engine/base/error.h"
 
-/* A wait is looked at so often; a server that is being loaded is asked so often. */
-enum { WAIT_S = 1, HTTP_PORT = 80, HTTPS_PORT = 443, ASK_MS = 20 };
+/* A wait is looked at so often; a connection may take so long; a server that is being loaded is
+ * asked so often. */
+enum { WAIT_S = 1, OPEN_S = 15, HTTP_PORT = 80, HTTPS_PORT = 443, ASK_MS = 20 };
+
+/* So many answers in a row may break off, which they do while the server ends. */
+enum { MAX_BROKEN = 50, STATUS_READY = 200, STATUS_LOADING = 503 };
+
+static void drop_end(char *path, const char *end) {
+    const size_t n = strlen(path), n_end = strlen(end);
+    if (n >= n_end && strcmp(path + n - n_end, end) == 0) path[n - n_end] = 0;
+}
 
 int asked_server_at(struct asked_server *out, const char *url, struct error *err) {
     *out = (struct asked_server){.own.feed = -1, .is_remote = true};
@@ -19,8 +28,8 @@ int asked_server_at(struct asked_server *out, const char *url, struct error *err
                          "--url: '%.200s' is neither http://HOST:PORT nor https://HOST:PORT, such "
                          "as http://localhost:8000",
                          url);
-    const size_t n = strlen(out->address.path);
-    if (n > 0 && out->address.path[n - 1] == '/') out->address.path[n - 1] = 0;
+    drop_end(out->address.path, "/");
+    drop_end(out->address.path, "/v1"); /* a base URL of clients; the paths asked for have it */
     return out->address.with_tls ? http_client_trust_create(&out->trust, NULL, err) : 0;
 }
 
@@ -33,6 +42,7 @@ static int begin(struct http_client_request *request, struct asked_server *serve
                                             .trust = server->trust,
                                             .key = server->key,
                                             .wait_s = WAIT_S,
+                                            .open_s = OPEN_S,
                                             .stop = stop};
     return server->is_remote ? 0 : private_server_connect(&request->fd, &server->own, err);
 }
@@ -50,15 +60,20 @@ static bool drop(void *ctx, const char *data, size_t n) {
 /* Waits until the model is loaded. */
 static int await(struct asked_server *server, const volatile sig_atomic_t *stop,
                  struct error *err) {
-    for (unsigned status = 0;;) {
+    for (int n_broken = 0;;) {
         struct http_client_request request;
-        const int rc = begin(&request, server, stop, err);
+        unsigned status = 0;
+        int rc = begin(&request, server, stop, err);
         if (rc) return rc;
         request.path = "/ready";
-        /* A server that ends breaks the answer off; begin() tells that then. */
-        if (http_client_read(&status, &request, drop, NULL, err)) status = 0;
+        rc = http_client_read(&status, &request, drop, NULL, err);
         if (*stop) return error_set(err, ERR_STOPPED, "stopped");
-        if (status == 200) return 0;
+        /* A server that ends breaks the answer off; begin() tells that then. */
+        n_broken = rc ? n_broken + 1 : 0;
+        if (n_broken > MAX_BROKEN) return rc;
+        if (!rc && status == STATUS_READY) return 0;
+        if (!rc && status != STATUS_LOADING)
+            return error_set(err, ERR_IO, "the server answers /ready with status %u", status);
         pause_ms(ASK_MS);
     }
 }
