@@ -58,6 +58,18 @@ static void print(FILE *out, const char *text, size_t n, bool is_terminal) {
     fflush(out);
 }
 
+/* Drops what controls a terminal from a text, which a server may have written. */
+static void drop_controls(char *text) {
+    const size_t n = strlen(text);
+    size_t length = 0;
+    for (size_t i = 0; i < n;) {
+        const size_t skipped = control_length((const unsigned char *)text + i, n - i);
+        if (skipped == 0) text[length++] = text[i];
+        i += skipped ? skipped : 1;
+    }
+    text[length] = 0;
+}
+
 /* Begins or ends the part of the output that is reasoning. */
 static void set_thinking(struct reading *r, bool thinks) {
     const struct answer_look *look = r->look;
@@ -188,6 +200,7 @@ int answer_ask(struct answer *out, struct asked_server *server, const char *path
     if (status || text.failed) rc = error_set(err, ERR_NOMEM, "no memory for the request");
     else rc = asked_server_post(&r.status, server, path, text.data, stop, take, &r, err);
     rc = finish(&r, rc, err);
+    if (rc) drop_controls(err->text);
     buffer_fini(&text);
     buffer_fini(&r.line);
     return rc;
