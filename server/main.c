@@ -36,7 +36,6 @@
 #include "server/settings/foreign_options.h"
 #include "server/settings/log.h"
 #include "server/settings/model_file.h"
-#include "server/settings/model_kind.h"
 #include "server/settings/option_hint.h"
 #include "server/settings/option_json.h"
 #include "server/settings/options.h"
@@ -161,6 +160,16 @@ static void say_on_stderr(void *ctx, const char *line) {
     fprintf(stderr, "quire: %s\n", line);
 }
 
+/* Says it beside "loading the model ...", which a command that waits shows on a terminal. */
+static void say_while_waiting(void *ctx, const char *line) {
+    (void)ctx;
+    fprintf(stderr, "%squire: %-14s\n", isatty(STDERR_FILENO) ? "\r" : "", line);
+}
+
+static void say_nothing(void *ctx, const char *line) {
+    (void)ctx, (void)line;
+}
+
 static void say_in_log(void *ctx, const char *line) {
     (void)ctx;
     log_event(LOG_INFO, "%s", line);
@@ -177,12 +186,12 @@ static int check_model(void *ctx, const char *path, bool has_weights, struct err
     return rc;
 }
 
-/* Writes the folder of the model to out [PATH_MAX].  logs: a server's log is told of what is
- * fetched, and not standard error. */
-static int find_model(char *out, const struct options *options, bool has_weights, bool logs,
-                      struct error *err) {
-    const bool draws = isatty(STDERR_FILENO) && (!logs || options->log_format == LOG_TEXT);
-    const struct hub_voice voice = {.say = logs ? say_in_log : say_on_stderr, .is_terminal = draws};
+/* Writes the folder of the model to out [PATH_MAX].  say: is told of what is fetched. */
+static int find_model(char *out, const struct options *options, bool has_weights,
+                      void (*say)(void *ctx, const char *line), struct error *err) {
+    const bool is_drawn = say != say_nothing && isatty(STDERR_FILENO) &&
+                          (say != say_in_log || options->log_format == LOG_TEXT);
+    const struct hub_voice voice = {.say = say, .is_terminal = is_drawn};
     const struct model_finding finding = {
         .has_weights = has_weights, .voice = &voice, .check = check_model, .ctx = (void *)options};
     return model_find(out, options, &finding, err);
@@ -229,7 +238,10 @@ static int serve_options(struct options *options) {
     int rc = log_start(&err);
     warn_of_service_link(options);
     warn_of_variables();
-    if (!rc) rc = find_model(model_dir, options, options->load_format != LOAD_DUMMY, true, &err);
+    /* A private server's log level hides what is not a warning. */
+    if (!rc)
+        rc = find_model(model_dir, options, options->load_format != LOAD_DUMMY,
+                        options->feed ? say_while_waiting : say_in_log, &err);
     if (!rc) rc = create_backend(&backend, options, &err);
     if (!rc) {
         log_event(LOG_INFO, "quire %s (commit %s) on %s: %s", build_info.version, build_info.commit,
@@ -276,7 +288,8 @@ static int run_on_backend(backend_work work, const void *plan, int argc, char **
     char model_dir[PATH_MAX];
     int status;
     if (load_options(&options, argc, argv, &status)) return status;
-    int rc = find_model(model_dir, &options, options.load_format != LOAD_DUMMY, false, &err);
+    int rc =
+        find_model(model_dir, &options, options.load_format != LOAD_DUMMY, say_on_stderr, &err);
     if (!rc) rc = create_backend(&backend, &options, &err);
     if (!rc) {
         rc = work(plan, &options, model_dir, backend, &err);
@@ -345,7 +358,7 @@ static int run_tokenize(int argc, char **argv) {
     char model_dir[PATH_MAX];
     int status;
     if (load_options(&options, argc, argv, &status)) return status;
-    int rc = find_model(model_dir, &options, false, false, &err);
+    int rc = find_model(model_dir, &options, false, say_on_stderr, &err);
     if (!rc) rc = tokenize_command(model_dir, stdin, stdout, &err);
     if (rc) fprintf(stderr, "quire: %s\n", err.text);
     options_fini(&options);
@@ -368,7 +381,7 @@ static int run_quantize(int argc, char **argv) {
         return status;
     }
     options.device = DEVICE_CPU; /* what it writes may be served elsewhere */
-    int rc = find_model(model_dir, &options, true, false, &err);
+    int rc = find_model(model_dir, &options, true, say_on_stderr, &err);
     if (!rc) rc = quantize_command(&plan, model_dir, stdout, &err);
     if (rc) fprintf(stderr, "quire: %s\n", err.text);
     quantize_options_fini(&plan);
@@ -426,9 +439,20 @@ static int run_rm(int argc, char **argv) {
 /* The seconds after which a private server drops a reader that takes nothing, such as a pager. */
 enum { PATIENT_S = 86400 };
 
-/* Serves the feed alone.  ctx: the options. */
+static void forget(char **text) {
+    free(*text);
+    *text = NULL;
+}
+
+/* Serves the feed alone.  ctx: the options, which lose what only a network needs, and what a server
+ * that runs with the same settings has for itself. */
 static int serve_privately(void *ctx, int feed) {
     struct options *options = ctx;
+    char **const others[] = {&options->ssl_certfile,  &options->ssl_keyfile,
+                             &options->kv_events,     &options->kv_events_replay,
+                             &options->kv_disk_path,  &options->kv_events_topic,
+                             &options->otlp_endpoint, &options->otlp_ca_file};
+    for (size_t i = 0; i < sizeof(others) / sizeof(*others); i++) forget(others[i]);
     early_signals_take();
     options->feed = feed;
     options->stall_timeout = PATIENT_S;
@@ -515,10 +539,9 @@ static int run_doctor(int argc, char **argv) {
     look_at_device(&doctor.cpu, &options, create_cpu);
     look_at_device(&doctor.gpu, &options, create_cuda);
     /* A model of the hub that is not here is a problem, too: nothing is fetched to look at it. */
-    const bool has_weights = options.load_format != LOAD_DUMMY;
-    doctor.model.rc = model_dir_choose(model_dir, options.model, &err);
-    if (!doctor.model.rc) doctor.model.rc = model_kind_find_file(model_dir, has_weights, &err);
-    if (!doctor.model.rc) doctor.model.rc = model_kind_check(model_dir, has_weights, &err);
+    options.offline = true;
+    doctor.model.rc =
+        find_model(model_dir, &options, options.load_format != LOAD_DUMMY, say_nothing, &err);
     snprintf(doctor.model.text, sizeof(doctor.model.text), "%.399s",
              doctor.model.rc ? err.text : model_dir);
     status = doctor_run(&doctor, &plan, stdout) ? STATUS_OK : STATUS_FAILED;

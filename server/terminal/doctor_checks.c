@@ -60,7 +60,13 @@ static void look_at_model(const struct doctor *doctor, struct finding *out) {
 
 /* Tells the instruction set whose kernels will run, and how many threads. */
 static void look_at_cpu(const struct doctor *doctor, struct finding *out) {
-    say(out, doctor->cpu.rc ? FINDING_PROBLEM : FINDING_OK, "%s", doctor->cpu.text);
+    const uint64_t device = doctor->options->device;
+    const bool is_needed = device == DEVICE_CPU || (device == DEVICE_AUTO && doctor->gpu.rc != 0);
+    say(out,
+        doctor->cpu.rc == 0 ? FINDING_OK
+        : is_needed         ? FINDING_PROBLEM
+                            : FINDING_NOTE,
+        "%s", doctor->cpu.text);
     if (doctor->cpu.rc) advise(out, "--isa auto takes what the processor has");
 }
 
@@ -128,12 +134,12 @@ static void read_line(char *out, size_t size, const char *path) {
 }
 
 static void look_at_gpu(const struct doctor *doctor, struct finding *out) {
-    const bool is_asked = doctor->options->device == DEVICE_CUDA,
-               is_usual = doctor->gpu.rc == ERR_UNSUPPORTED && !is_asked;
+    const uint64_t device = doctor->options->device;
+    const bool is_usual = doctor->gpu.rc == ERR_UNSUPPORTED && device != DEVICE_CUDA;
     say(out,
-        doctor->gpu.rc == 0 ? FINDING_OK
-        : is_usual          ? FINDING_NOTE
-                            : FINDING_PROBLEM,
+        doctor->gpu.rc == 0                ? FINDING_OK
+        : is_usual || device == DEVICE_CPU ? FINDING_NOTE
+                                           : FINDING_PROBLEM,
         "%s", doctor->gpu.text);
     if (is_usual) advise(out, "models run on the CPU; a GPU needs a driver and a build with CUDA");
     else if (doctor->gpu.rc) advise(out, "--device cpu serves without it");

@@ -128,7 +128,12 @@ def test_a_chat_remembers(server, answer, tmp_path):
     assert served(server, [{"role": "user", "content": "A \nline."}]) in shown
 
 
-def test_a_private_chat_answers(answer):
+def test_a_private_chat_answers(answer, monkeypatch, tmp_path):
+    # The settings of a server that runs, which have no meaning for a private one.
+    monkeypatch.setenv("QUIRE_SSL_CERTFILE", str(tmp_path / "none"))
+    monkeypatch.setenv("QUIRE_SSL_KEYFILE", str(tmp_path / "none"))
+    monkeypatch.setenv("QUIRE_KV_EVENTS", "nonsense")
+    monkeypatch.setenv("QUIRE_KV_DISK_PATH", str(tmp_path / "disk"))
     assert quire("chat", MODEL, *GREEDY, text=QUESTION + "\n")[0] == answer + "\n"
 
 
@@ -154,6 +159,27 @@ def test_doctor_names_each_check_and_what_to_do():
 def test_doctor_finds_what_keeps_a_server_from_serving(arguments, name):
     found = json.loads(quire(*arguments, "--device", "cpu", "--json", status=1)[0])
     assert [one["name"] for one in found["checks"] if one["level"] == "problem"] == [name]
+
+
+def test_a_device_that_is_not_asked_for_is_no_problem():
+    isa = "neon" if os.uname().machine == "x86_64" else "avx2"
+    text = subprocess.run([BINARY, "doctor", "--device", "cuda", "--isa", isa, "--json"],
+                          capture_output=True, text=True, check=False).stdout
+    assert {one["name"]: one["level"] for one in json.loads(text)["checks"]}["cpu"] == "note"
+
+
+def test_doctor_finds_a_model_in_the_cache(monkeypatch, tmp_path):
+    folder = tmp_path / "hub/models--someone--small"
+    snapshot = folder / "snapshots" / ("0" * 40)
+    for one in (snapshot, folder / "refs"):
+        one.mkdir(parents=True)
+    (folder / "refs/main").write_text("0" * 40)
+    for one in pathlib.Path(MODEL).resolve().iterdir():
+        (snapshot / one.name).symlink_to(one)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    found = json.loads(quire("doctor", "someone/small", "--device", "cpu", "--json")[0])
+    assert {one["name"]: one["level"] for one in found["checks"]}["model"] == "ok"
 
 
 def test_doctor_sees_the_limits():
@@ -200,12 +226,13 @@ def stream():
     ("data: {nonsense\n\n", 200, "the stream"),
     ('data: {"error": {"message": "it is broken"}}\n\n', 200, "it is broken"),
     ('{"error": {"message": "no such model"}}', 404, "no such model"),
+    ('{"error": {"message": "no\\u001b[2J mo\\u009bdel"}}', 404, "no[2J model"),
     ("<html>", 502, "status 502"),
     ("data: " + "x" * (5 << 20), 200, "more than 4 MiB"),
     ("data: " + "[" * 100000 + "\n", 200, "the stream"),
 ])
 def test_faults_of_a_server_are_told(stream, text, status, words):
-    assert words in quire("run", "--url", stream(text, status), "x", status=1)[1]
+    assert words in quire("run", "--url", stream(text, status) + "/v1", "x", status=1)[1]
 
 
 def on_terminal(*arguments):
