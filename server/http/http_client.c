@@ -174,8 +174,8 @@ static void link_close(struct link *link) {
     if (link->fd >= 0) close(link->fd);
 }
 
-/* Tells whether a step that returned `got` is to be repeated: nothing has failed, and a request
- * that can be stopped waits as long as it is not. */
+/* Tells whether a step that returned `got` is to be repeated.  Nothing has failed then, and the
+ * request can be stopped, but is not. */
 static bool waits_on(const struct link *link, ssize_t got) {
     const bool may_come = link->gnutls ? got < 0 && !gnutls_error_is_fatal((int)got)
                                        : got < 0 && (errno == EAGAIN || errno == EINTR);
