@@ -174,15 +174,18 @@ static int list_folder(int fd, const char *prefix, int depth, struct hub_files *
         char path[2 * HUB_PATH_MAX + 4], hash[HUB_HASH_MAX + 1];
         struct stat status;
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 ||
-            snprintf(path, sizeof(path), "%s%s", prefix, entry->d_name) > HUB_PATH_MAX ||
             fstatat(dirfd(dir), entry->d_name, &status, 0) != 0)
             continue; /* a link to nothing is no file */
-        if (S_ISREG(status.st_mode)) {
+        if (snprintf(path, sizeof(path), "%s%s", prefix, entry->d_name) > HUB_PATH_MAX) {
+            out->is_cut = true;
+        } else if (S_ISREG(status.st_mode)) {
             read_hash(hash, dirfd(dir), entry->d_name);
             rc = hub_files_add(out, path, (uint64_t)status.st_size, hash, err);
-        } else if (S_ISDIR(status.st_mode) && depth < FOLDERS_MAX) {
-            const int below = open_folder(dirfd(dir), entry->d_name, false);
+        } else if (S_ISDIR(status.st_mode)) {
+            const int below =
+                depth < FOLDERS_MAX ? open_folder(dirfd(dir), entry->d_name, false) : -1;
             snprintf(path, sizeof(path), "%s%s/", prefix, entry->d_name);
+            out->is_cut |= below < 0;
             if (below >= 0) rc = list_folder(below, path, depth + 1, out, err);
         }
     }

@@ -46,7 +46,8 @@ bool hub_cache_commit(const struct hub_cache *cache, const char *revision, char 
 int hub_cache_set_commit(const struct hub_cache *cache, const char *revision, const char *commit,
                          struct error *err);
 
-/* Lists the files of a commit that are whole.  No commit is an empty list. */
+/* Lists the files of a commit that are whole.  No commit is an empty list.  Files with too long
+ * paths, or in too many folders, are left out, which out->is_cut says. */
 int hub_cache_list(const struct hub_cache *cache, const char *commit, struct hub_files *out,
                    struct error *err);
 

@@ -177,16 +177,18 @@ int hub_list_command(FILE *out, struct error *err) {
     int rc = hub_settings_read(&settings, err);
     if (!rc) rc = read_names(&names, &n, settings.cache, err);
     if (rc) return rc;
-    for (size_t i = 0; i < n && !rc; i++) {
+    for (size_t i = 0; i < n; i++) {
         struct hub_stock stock;
-        rc = hub_stock_read(&stock, &settings, names[i], err);
-        if (rc) break;
+        struct error why = {0};
+        if (hub_stock_read(&stock, &settings, names[i], &why)) {
+            fprintf(out, "%11s  %s  cannot be read: %s\n", "?", names[i], why.text);
+            continue;
+        }
         print_stock(out, names[i], &stock);
         bytes += stock.bytes;
         hub_stock_fini(&stock);
     }
     free(names);
-    if (rc) return rc;
     print_size(out, bytes);
     fprintf(out, "  in %s\n", settings.cache);
     return 0;

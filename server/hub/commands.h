@@ -35,7 +35,7 @@ int hub_plan_read(struct hub_plan *plan, const struct option_table *options, int
 int hub_pull_command(const struct hub_plan *plan, const struct hub_voice *voice,
                      int (*check)(void *ctx, const char *path, bool has_weights, struct error *err),
                      void *ctx, FILE *out, struct error *err);
-/* Prints a line for each revision in the cache. */
+/* Prints a line for each revision in the cache, and for each folder that cannot be read. */
 int hub_list_command(FILE *out, struct error *err);
 /* Removes what the name means, once `in` says y, or without asking under --yes. */
 int hub_rm_command(const struct hub_plan *plan, FILE *in, FILE *out, struct error *err);

@@ -37,6 +37,7 @@ struct hub_files {
     char commit[HUB_COMMIT_CHARS + 1];
     char licence[64]; /* empty: not stated */
     bool is_gated;
+    bool is_cut; /* of a folder in the cache: it has files that are not listed */
 };
 
 /* Reads the hub's answer.  A path that could leave its folder makes all of it ERR_INVALID.  *out is

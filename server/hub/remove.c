@@ -46,13 +46,18 @@ static int read_revisions(struct hub_stock *out, struct error *err) {
     int rc = 0;
     out->revisions = calloc(REVISIONS_MAX, sizeof(*out->revisions));
     if (!out->revisions) rc = error_set(err, ERR_NOMEM, "no memory for the list of revisions");
-    while (!rc && out->n < REVISIONS_MAX && (entry = next_name(dir))) {
+    while (!rc && (entry = next_name(dir))) {
         if (strlen(entry->d_name) != HUB_COMMIT_CHARS ||
             !hub_is_hex(entry->d_name, HUB_COMMIT_CHARS))
             continue;
+        if (out->n == REVISIONS_MAX) {
+            out->is_cut = true;
+            break;
+        }
         struct hub_files *files = &out->revisions[out->n];
         rc = hub_cache_list(&out->cache, entry->d_name, files, err);
         if (!rc) memcpy(files->commit, entry->d_name, HUB_COMMIT_CHARS + 1);
+        out->is_cut |= files->is_cut;
         out->n += !rc;
     }
     close_dir(dir);
@@ -145,13 +150,14 @@ static const struct hub_file *link_at(const struct hub_stock *stock, size_t i,
     return &at->all[i];
 }
 
-/* Tells whether a link of the same bytes stays, or was counted before. */
+/* Tells whether a link of the same bytes stays, or was counted before.  A file that is no link has
+ * bytes of its own. */
 static bool has_other(const struct hub_removal *r, const struct hub_stock *stock, size_t link,
                       const char *hash, bool *stays) {
     const struct hub_files *revision;
     bool is_first = true;
     *stays = false;
-    for (size_t i = 0; i < r->n_links; i++) {
+    for (size_t i = 0; *hash && i < r->n_links; i++) {
         if (strcmp(link_at(stock, i, &revision)->hash, hash) != 0) continue;
         *stays |= !r->doomed[i];
         is_first &= i >= link || !r->doomed[i];
@@ -177,6 +183,12 @@ int hub_removal_plan(struct hub_removal *out, const struct hub_stock *stock,
     bool any = false, rest = false;
     *out = (struct hub_removal){.all = !is_revision && !*name->quant, .bytes = stock->bytes};
     if (out->all) return 0;
+    if (stock->is_cut)
+        return error_set(err, ERR_UNSUPPORTED,
+                         "the cache has more of %.150s than is listed (%d revisions, %d bytes of a "
+                         "path), so which bytes are shared is not known: only all of it can be "
+                         "removed, by its name alone",
+                         name->repository, REVISIONS_MAX, HUB_PATH_MAX);
     if (is_revision && !hub_cache_commit(&stock->cache, name->revision, commit))
         return error_set(err, ERR_NOT_FOUND,
                          "the cache has no %.150s@%.100s: `quire list` shows "

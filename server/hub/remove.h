@@ -23,6 +23,7 @@ struct hub_stock {
     struct hub_cache cache;
     struct hub_files *revisions; /* [n]; of each the commit and the files */
     size_t n;
+    bool is_cut;         /* there are revisions, or files of them, that are not listed */
     uint64_t bytes;      /* of all blobs */
     uint64_t incomplete; /* of them, in files that are not whole */
 };
@@ -44,7 +45,8 @@ struct hub_removal {
 };
 
 /* Finds what a name means: with a revision its files, with a format that GGUF file in each
- * revision; else all.  is_revision: one was given.  ERR_NOT_FOUND: nothing. */
+ * revision; else all.  is_revision: one was given.  ERR_NOT_FOUND: nothing.  ERR_UNSUPPORTED: which
+ * bytes only these files have is not known, as the stock is not listed whole. */
 int hub_removal_plan(struct hub_removal *out, const struct hub_stock *stock,
                      const struct hub_name *name, bool is_revision, struct error *err);
 /* Removes it.  ERR_FULL: another process fetches a file of the repository. */

@@ -411,6 +411,35 @@ def test_revisions_are_listed_and_removed(home, files):
     assert not (home.cache / FOLDER).exists() and NAME not in home.run("list")
 
 
+def test_what_cannot_be_read_is_listed_and_shared_bytes_are_never_guessed(home, files, tmp_path):
+    """A file and a link with names of models; a link with a path that is too long for the list; and
+    files that are no links, which are as many bytes each."""
+    home.run("pull", NAME)
+    (home.cache / "models--a--file").write_bytes(b"")
+    (home.cache / "models--a--link").symlink_to(tmp_path)
+    listed = home.run("list")
+    for name in ("a/file", "a/link"):
+        assert f"?  {name}  cannot be read: " in listed
+    assert f"{NAME}  {COMMIT[:12]} main" in listed and f"in {home.cache}" in listed
+    home.hub.repositories[NAME] = Repository(dict(files), commit="f" * 40)
+    home.hub.revisions.add("v2")
+    home.run("pull", f"{NAME}@v2")
+    snapshots = home.cache / FOLDER / "snapshots"
+    for commit, name in ((COMMIT, "x"), ("f" * 40, "y"), ("f" * 40, "z")):
+        (snapshots / commit / name).write_bytes(bytes(300_000))
+    long = snapshots / COMMIT / ("a" * 200) / ("b" * 200)
+    long.parent.mkdir()
+    long.symlink_to("../../../blobs/" + "0" * 64)
+    (home.cache / FOLDER / "blobs" / ("0" * 64)).write_bytes(b"1")
+    assert "which bytes are shared is not known" in home.refusal("rm", f"{NAME}@v2", "--yes")
+    assert (snapshots / ("f" * 40)).exists()
+    long.unlink()
+    long.parent.rmdir()
+    assert home.run("rm", f"{NAME}@v2", "--yes") == "removed 0.6 MB\n"
+    home.run("rm", NAME, "--yes")
+    assert not (home.cache / FOLDER).exists()
+
+
 def tree(path):
     """Folders, files with their bytes, and links with where they lead, but for what each program
     has of its own."""
