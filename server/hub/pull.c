@@ -254,7 +254,7 @@ static int check_weights(struct pull *p, struct error *err) {
     if (!rc) rc = hub_skeleton_make(&skeleton, &p->cache, &p->choice, err);
     if (rc) return rc;
     rc = p->request->check(p->request->ctx, skeleton.model, true, &why);
-    hub_skeleton_remove(&skeleton, &p->choice);
+    hub_skeleton_remove(&skeleton, &p->cache);
     return rc ? refuse_model(p, skeleton.path, &why, err) : 0;
 }
 

@@ -222,8 +222,8 @@ void hub_removal_fini(struct hub_removal *removal) {
 
 /* ---- taking it away ---- */
 
-/* Removes a folder with all that is in it.  A link is removed, and not what it leads to. */
-static int remove_folder(int parent, const char *name, int depth) {
+/* Removes a folder that lies in so many others. */
+static int remove_below(int parent, const char *name, int depth) {
     DIR *dir = open_dir(parent, name);
     const struct dirent *entry;
     bool done = dir != NULL || errno == ENOENT;
@@ -231,11 +231,15 @@ static int remove_folder(int parent, const char *name, int depth) {
         struct stat status;
         done = fstatat(dirfd(dir), entry->d_name, &status, AT_SYMLINK_NOFOLLOW) == 0;
         if (done && S_ISDIR(status.st_mode))
-            done = depth < DEPTH_MAX && remove_folder(dirfd(dir), entry->d_name, depth + 1) == 0;
+            done = depth < DEPTH_MAX && remove_below(dirfd(dir), entry->d_name, depth + 1) == 0;
         else if (done) done = unlinkat(dirfd(dir), entry->d_name, 0) == 0;
     }
     close_dir(dir);
     return done && (unlinkat(parent, name, AT_REMOVEDIR) == 0 || errno == ENOENT) ? 0 : -1;
+}
+
+int hub_remove_folder(int parent, const char *name) {
+    return remove_below(parent, name, 0);
 }
 
 /* Tells whether another process holds one of the repository's locks. */
@@ -258,8 +262,8 @@ static bool is_being_fetched(const struct hub_cache *cache) {
 static bool remove_all(const struct hub_cache *cache) {
     char locks[HUB_FOLDER_MAX + 16];
     snprintf(locks, sizeof(locks), ".locks/%s", cache->name);
-    return remove_folder(cache->root, cache->name, 0) == 0 &&
-           remove_folder(cache->root, locks, 0) == 0;
+    return hub_remove_folder(cache->root, cache->name) == 0 &&
+           hub_remove_folder(cache->root, locks) == 0;
 }
 
 static void remove_ref(void *ctx, const char *ref) {
@@ -294,7 +298,7 @@ static bool remove_empty(const struct hub_removal *r, const struct hub_stock *st
         if (!is_empty) continue;
         find_refs(&stock->cache, "", revision->commit, 0, remove_ref, (void *)&stock->cache);
         snprintf(path, sizeof(path), "snapshots/%s", revision->commit);
-        done &= remove_folder(stock->cache.folder, path, 0) == 0;
+        done &= hub_remove_folder(stock->cache.folder, path) == 0;
     }
     return done;
 }

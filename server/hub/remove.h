@@ -54,4 +54,8 @@ int hub_removal_run(const struct hub_removal *removal, const struct hub_stock *s
                     struct error *err);
 void hub_removal_fini(struct hub_removal *removal);
 
+/* Removes a folder with all that is in it; none is no error.  A link is removed, and not what it
+ * leads to.  Returns -1, with errno, where something stays. */
+int hub_remove_folder(int parent, const char *name);
+
 #endif

@@ -125,8 +125,14 @@ def test_the_headers_of_weights_decide_before_the_weights_come(home, files):
     home.hub.repositories[NAME].files |= {
         "config.json": json.dumps({**config, "num_hidden_layers": config["num_hidden_layers"] + 1}).encode(),
         "model.safetensors": files["model.safetensors"] + bytes(64 << 20)}
+    stale, fresh = (home.cache / FOLDER / f"quire-check-{name}" / "below" for name in ("stale", "fresh"))
+    for left in (stale, fresh):
+        left.mkdir(parents=True)
+    os.utime(stale.parent, (0, 0))
+    home.env["TMPDIR"] = "/nowhere"  # only the cache can be written
     said = home.refusal("pull", NAME)
     assert f"quire cannot serve {NAME}: " in said and "quire-check" not in said
+    assert [path.name for path in (home.cache / FOLDER).glob("quire-check-*")] == [fresh.parent.name]
     assert sum(p.stat().st_size for p in (home.cache / FOLDER / "blobs").iterdir()) < 32 << 20
 
 
