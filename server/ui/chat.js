@@ -55,7 +55,7 @@ async function tryToConnect() {
   } catch (error) {
     const text = {401: 'needs the API key', 503: 'loads its model'}[error.status];
     showCondition(text ?? 'no answer', 'bad');
-    if (error.status === 401 && !$('settings').open) settings.open('key');
+    if (error.status === 401) settings.open('key');
     return error.status === 401; /* only a key helps, and that asks again */
   }
 }

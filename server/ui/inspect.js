@@ -54,11 +54,11 @@ function bodyOf(withKept) {
   if (withKept) body.return_kept_positions = true;
   if (isChat()) {
     const messages = messagesOf();
-    return {path: '/v1/chat/completions', shown: {messages},
+    return {path: 'v1/chat/completions', shown: {messages},
       body: {...body, messages, logprobs: true, top_logprobs: alternatives}};
   }
   const prompt = $('prompt').value;
-  return {path: '/v1/completions', shown: {prompt}, body: {...body, prompt, logprobs: alternatives}};
+  return {path: 'v1/completions', shown: {prompt}, body: {...body, prompt, logprobs: alternatives}};
 }
 
 const STORY = `The lighthouse at Marrow Point had three keepers. Ada counted the ships, Bram cleaned the great lamp, and old Tomas wrote the book. Every evening he wrote the weather, the names of the ships, and what the sea had brought to the rocks.
@@ -287,14 +287,14 @@ async function showKept(seen) {
   $('kept-strip').hidden = $('kept').hidden = !seen.kept;
   document.querySelector('.kept-legend').hidden = !seen.kept;
   if (!seen.kept) return;
-  const told = await askJson('/tokenize', {...seen.shown, return_token_strs: true});
+  const told = await askJson('tokenize', {...seen.shown, return_token_strs: true});
   keptView.show(seen.kept, [...told.token_strs, ...tokens.map((token) => token.text)], told.count);
 }
 
 /* ---- the beginning ---- */
 
 async function loadModel() {
-  const told = await askJson('/v1/models');
+  const told = await askJson('v1/models');
   [model] = told.data;
   $('model').textContent = `${model.id}, ${number(model.max_model_len)} tokens of context`;
   policies.setModel(model);

@@ -87,7 +87,7 @@ function showCondition(text, name) {
 /* Asks for the state once, and calls onState if there is an engine. */
 export async function poll(onState) {
   try {
-    const state = await askJson('/state', null, AbortSignal.timeout(5000));
+    const state = await askJson('state', null, AbortSignal.timeout(5000));
     if (state.requests) showState(state);
     showCondition(state.state, state.state === 'ready' ? 'ready' : 'bad');
     if (state.requests) await onState();

@@ -101,6 +101,7 @@ export function asked() {
 }
 
 export function open(field = 'system') {
+  if ($('settings').open) return;
   $('settings').showModal();
   $(field).focus();
 }

@@ -3,6 +3,7 @@
  * Where a browser has none, as some private windows do, they last as long as the page. */
 
 const memory = new Map();
+const removed = new Set(); /* ids; an answer that is still being written does not bring them back */
 
 function promised(request) {
   return new Promise((resolve, reject) => {
@@ -28,6 +29,7 @@ async function within(mode, act) {
 }
 
 export async function put(conversation) {
+  if (removed.has(conversation.id)) return;
   if (!await database()) memory.set(conversation.id, structuredClone(conversation));
   else await within('readwrite', (store) => store.put(conversation));
 }
@@ -38,6 +40,7 @@ export async function get(id) {
 }
 
 export async function remove(id) {
+  removed.add(id);
   if (!await database()) memory.delete(id);
   else await within('readwrite', (store) => store.delete(id));
 }

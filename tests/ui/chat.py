@@ -11,6 +11,11 @@ STUB = """{ const real = window.fetch; window.answers = []; window.bodies = [];
         const events = answers.shift(), encoder = new TextEncoder();
         const stream = new ReadableStream({async start(out) {
             for (const each of events) {
+                if (each === 'no end') {
+                    await new Promise((resolve) => how.signal.addEventListener('abort', resolve));
+                    out.error(how.signal.reason);
+                    return;
+                }
                 if (each === 'cut') {
                     await new Promise((resolve) => setTimeout(resolve, 300)); /* what came is read first */
                     out.error(new TypeError('network error'));

@@ -89,6 +89,25 @@ def test_conversations_are_kept_found_renamed_and_deleted(page):
     assert page.text(".entry") == "Tell me of lamps"
 
 
+def test_a_conversation_that_is_deleted_while_it_is_answered_does_not_come_back(page):
+    will_answer(page, delta(content="Once"), "no end")
+    page.click("#message")
+    page.type("Tell me of lamps")
+    page.click("#send")
+    page.wait("document.querySelector('.assistant > .content')?.innerText === 'Once'")
+    page.wait("!document.querySelector('#actions').hidden")
+    page.click("#actions summary")
+    page.click("#delete")
+    page.click("#delete-yes")
+    page.wait("document.querySelectorAll('.message').length === 0")
+    page.wait("document.querySelector('#list .hint') !== null")
+    page.evaluate("new Promise((resolve) => setTimeout(resolve, 2500))")  # it is kept each 2 s
+    page.ask("Page.reload")
+    page.wait(READY)
+    page.wait("document.querySelector('#list').children.length === 1")
+    assert page.text("#list .hint") == "They are kept in this browser only."
+
+
 def test_versions_of_answers_and_questions(page):
     for text in ("one", "two", "three"):
         will_answer(page, delta(content=text), end())
