@@ -336,7 +336,9 @@ static void log_head(const struct serve *s) {
 static void log_left_out(const struct serve *s) {
     const struct weight_tally *tally = s->server.info->weights;
     if (tally->n_left_out > 0)
-        log_event(LOG_INFO, "only text is served: %" PRIu32 " tensors are not loaded, of %s",
+        log_event(LOG_INFO, "%s: %" PRIu32 " tensors are not loaded, of %s",
+                  s->server.info->model->is_text_half ? "only text is served"
+                                                      : "parts that guess tokens are not served",
                   tally->n_left_out, tally->left_out);
 }
 
