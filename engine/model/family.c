@@ -6,10 +6,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/base/sizes.h"
+#include "engine/base/likeness.h"
 #include "engine/model/experts_config.h"
 #include "engine/model/family_config.h"
 #include "engine/model/family_names.h"
+#include "engine/model/text_half.h"
 
 static const struct family_experts qwen_moe = {.count = "num_experts",
                                                .width = "moe_intermediate_size",
@@ -361,51 +362,52 @@ const char *family_of_type(const char *type) {
     return NULL;
 }
 
-void family_list(char *out) {
-    static const char usual_end[] = "ForCausalLM";
-    size_t n = 0;
-    for (size_t i = 0; i < sizeof(families) / sizeof(families[0]) && n < FAMILY_LIST_BYTES; i++) {
-        const char *name = families[i].architecture, *end = strstr(name, usual_end);
-        n += (size_t)snprintf(out + n, FAMILY_LIST_BYTES - n, "%s%.*s", i ? ", " : "",
-                              end ? (int)(end - name) : (int)strlen(name), name);
-    }
+/* Returns the name of a served architecture, those of text halves behind the families; NULL: there
+ * are no more. */
+static const char *served_name(size_t i) {
+    const size_t n = sizeof(families) / sizeof(families[0]);
+    return i < n ? families[i].architecture : text_half_architecture(i - n);
 }
 
-enum { MOST_LETTERS = 63 }; /* of names that are compared; what is behind them does not count */
-
-/* Returns how many letters must be changed, added or removed to make one name of the other. */
-static uint32_t edits_between(const char *a, const char *b) {
-    uint32_t row[MOST_LETTERS + 1];
-    const size_t n_a = strnlen(a, MOST_LETTERS), n_b = strnlen(b, MOST_LETTERS);
-    for (size_t k = 0; k <= n_b; k++) row[k] = (uint32_t)k;
-    for (size_t i = 0; i < n_a; i++) {
-        uint32_t before = row[0]++;
-        for (size_t k = 0; k < n_b; k++) {
-            const uint32_t replaced = before + (a[i] != b[k]);
-            before = row[k + 1];
-            row[k + 1] = min_u32(replaced, min_u32(row[k + 1], row[k]) + 1);
-        }
+/* Appends the served names with this end, without it.  Returns how long `out` is then. */
+static size_t list_names(char *out, size_t n, const char *end) {
+    const char *name, *before = "";
+    for (size_t i = 0; (name = served_name(i)) && n < FAMILY_LIST_BYTES; i++) {
+        const char *at = strstr(name, end);
+        if (!at) continue;
+        n += (size_t)snprintf(out + n, FAMILY_LIST_BYTES - n, "%s%.*s", before, (int)(at - name),
+                              name);
+        before = ", ";
     }
-    return row[n_b];
+    return n;
+}
+
+void family_list(char *out) {
+    static const char *const ends[] = {"ForCausalLM", "Model", "ForConditionalGeneration"};
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]) && n < FAMILY_LIST_BYTES; i++) {
+        n += (size_t)snprintf(out + n, FAMILY_LIST_BYTES - n, "%s…%s: ", i ? "; " : "", ends[i]);
+        n = list_names(out, n, ends[i]);
+    }
 }
 
 const char *family_nearest(const char *architecture) {
-    size_t nearest = 0;
-    uint32_t fewest = UINT32_MAX;
-    for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
-        const uint32_t n = edits_between(architecture, families[i].architecture);
-        if (n < fewest) fewest = n, nearest = i;
+    const char *name, *nearest = served_name(0);
+    unsigned fewest = likeness_distance(architecture, nearest);
+    for (size_t i = 1; (name = served_name(i)); i++) {
+        const unsigned n = likeness_distance(architecture, name);
+        if (n < fewest) fewest = n, nearest = name;
     }
-    return families[nearest].architecture;
+    return nearest;
 }
 
 const char *family_missing(const char *architecture) {
     static const char linear_attention[] = ": there is no linear attention (Gated DeltaNet)";
-    static const char experts[] = ": there is no mixture of experts";
+    static const char llama4[] = ": there is no chunked attention, nor its router";
     static const char *const known[][2] = {
         {"Gemma4ForConditionalGeneration", ": there are no layers of two head sizes"},
-        {"Llama4ForConditionalGeneration", experts},
-        {"Llama4ForCausalLM", experts},
+        {"Llama4ForConditionalGeneration", llama4},
+        {"Llama4ForCausalLM", llama4},
         {"Qwen3_5ForConditionalGeneration", linear_attention},
         {"Qwen3_5ForCausalLM", linear_attention},
         {"Qwen3_5MoeForConditionalGeneration", linear_attention},

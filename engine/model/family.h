@@ -85,7 +85,7 @@ const struct model_family *family_find(const char *architecture);
 /* Returns the architecture that a 'model_type' stands for, NULL if no served family has it. */
 const char *family_of_type(const char *type);
 /* Writes the names of all served architectures to out [FAMILY_LIST_BYTES], with commas between
- * them, without the usual 'ForCausalLM' at their ends. */
+ * them.  Those with the same end stand behind it, and do not repeat it. */
 enum { FAMILY_LIST_BYTES = 384 };
 void family_list(char *out);
 /* Returns the served architecture whose name is the most like this one. */

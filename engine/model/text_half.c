@@ -61,6 +61,10 @@ static const struct outer_key {
 static const struct tensor_prefix prefixes[] = {{"model.language_model.", ""},
                                                 {"language_model.model.", "language_model."}};
 
+const char *text_half_architecture(size_t i) {
+    return i < COUNT(wrappers) ? wrappers[i].architecture : NULL;
+}
+
 static const struct wrapper *find_wrapper(const json_t *config) {
     const json_t *list = config_get(config, "architectures");
     const char *name = json_string_value(json_array_get(list, 0));

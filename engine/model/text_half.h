@@ -8,6 +8,7 @@
 #ifndef ENGINE_MODEL_TEXT_HALF_H
 #define ENGINE_MODEL_TEXT_HALF_H
 
+#include <stddef.h>
 #include <jansson.h>
 
 struct error;
@@ -23,6 +24,8 @@ struct tensor_prefix {
  * 'text_config' lacks have the values that transformers gives them.  label: names the directory in
  * messages.  ERR_INVALID, ERR_UNSUPPORTED: its text model is not served; ERR_NOMEM. */
 int text_half_config(json_t **out, const json_t *config, const char *label, struct error *err);
+/* Returns the name of a wrapper's architecture, NULL from the number of wrappers on. */
+const char *text_half_architecture(size_t i);
 /* Returns the prefix that the files' tensors have, or NULL if none is known.  files NULL: that of
  * transformers 5. */
 const struct tensor_prefix *text_half_prefix(const struct weight_source *files);
