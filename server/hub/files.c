@@ -14,6 +14,14 @@ bool hub_is_hex(const char *text, size_t n) {
     return strspn(text, "0123456789abcdef") == n && !text[n];
 }
 
+/* Returns how many bytes of a text in UTF-8 a control character takes here; 0: there is none.  A
+ * terminal takes U+0080 to U+009F as such, too. */
+static size_t control_bytes(const char *text) {
+    const unsigned char first = (unsigned char)text[0], second = first ? (unsigned char)text[1] : 0;
+    if (first < 0x20 || first == 0x7f) return first != 0;
+    return first == 0xc2 && second >= 0x80 && second < 0xa0 ? 2 : 0;
+}
+
 /* Tells whether a path stays below its folder: it has names between slashes, and no name is empty,
  * "." or "..". */
 static bool is_inside(const char *path) {
@@ -23,7 +31,7 @@ static bool is_inside(const char *path) {
         if (n == 0 || (n == 1 && at[0] == '.') || (n == 2 && memcmp(at, "..", 2) == 0))
             return false;
         for (size_t i = 0; i < n; i++)
-            if ((unsigned char)at[i] < 0x20 || at[i] == 0x7f) return false;
+            if (control_bytes(at + i) > 0) return false;
         at += n;
         if (!*at) return true;
     }
@@ -76,7 +84,21 @@ static int add_sibling(struct hub_files *out, const json_t *sibling, struct erro
                          in_lfs ? "lfs.sha256 of 64 digits" : "blobId of 40 digits");
     if (size < 0 || !json_is_integer(json_object_get(in_lfs ? lfs : sibling, "size")))
         return error_set(err, ERR_INVALID, "'%.100s' has no size", path);
+    if ((uint64_t)size > HUB_SIZE_MAX)
+        return error_set(err, ERR_INVALID,
+                         "'%.100s' has %lld bytes, and no file has more than %llu", path,
+                         (long long)size, (unsigned long long)HUB_SIZE_MAX);
     return hub_files_add(out, path, (uint64_t)size, hash, err);
+}
+
+/* Copies a text that will be printed, without its control characters. */
+static void copy_printable(char *out, const char *text) {
+    while (*text) {
+        const size_t n = control_bytes(text);
+        if (n == 0) *out++ = *text++;
+        text += n;
+    }
+    *out = 0;
 }
 
 static int read_root(struct hub_files *out, const json_t *root, struct error *err) {
@@ -90,7 +112,7 @@ static int read_root(struct hub_files *out, const json_t *root, struct error *er
         return error_set(err, ERR_INVALID, "'sha' is no commit of 40 digits");
     memcpy(out->commit, commit, HUB_COMMIT_CHARS);
     if (licence && strnlen(licence, sizeof(out->licence)) < sizeof(out->licence))
-        memcpy(out->licence, licence, strlen(licence));
+        copy_printable(out->licence, licence);
     out->is_gated = json_is_true(gated) || json_is_string(gated);
     if (!json_is_array(siblings)) return error_set(err, ERR_INVALID, "'siblings' is no list");
     json_array_foreach(siblings, i, sibling) {

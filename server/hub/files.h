@@ -23,6 +23,9 @@ enum {
     HUB_ANSWER_MAX = 16 << 20 /* bytes of JSON */
 };
 
+/* Of one file, in bytes.  The sizes of HUB_FILES_MAX files can be added. */
+#define HUB_SIZE_MAX ((uint64_t)1 << 48)
+
 struct hub_file {
     char *path;
     uint64_t size;

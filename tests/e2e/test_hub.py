@@ -348,7 +348,7 @@ def test_a_disk_without_space_is_said_before_anything_comes(home):
     listed = {"sha": COMMIT, "siblings": [*home.hub.repositories[NAME].siblings()]}
     for one in listed["siblings"]:
         if "lfs" in one:
-            one["lfs"]["size"] = 1 << 60
+            one["lfs"]["size"] = 1 << 48
     home.hub.listed = listed
     said = home.refusal("pull", NAME)
     assert "GB more, and the disk of" in said and "make space (`quire list`, `quire rm`)" in said
