@@ -1,6 +1,7 @@
 /* wire.c - see wire.h. */
 #include "server/hub/wire.h"
 
+#include <arpa/inet.h>
 #include <curl/curl.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -96,17 +97,23 @@ static bool find_origin(struct origin *out, const char *address) {
 }
 
 static bool is_this_machine(const char *host) {
-    return strcmp(host, "localhost") == 0 || strncmp(host, "127.", 4) == 0 ||
-           strcmp(host, "[::1]") == 0;
+    struct in_addr address;
+    return strcmp(host, "localhost") == 0 || strcmp(host, "[::1]") == 0 ||
+           (inet_pton(AF_INET, host, &address) == 1 && ntohl(address.s_addr) >> 24 == 127);
 }
 
-/* Tells whether the token may go to the address. */
-static bool may_have_token(const struct hub_wire *wire, const char *address) {
+/* Adds the token to a request, if it may go to the address.  To this machine it goes without TLS,
+ * and so past any proxy. */
+static void add_token(struct hub_wire *wire, const char *address) {
     struct origin hub, to;
-    return find_origin(&hub, wire->settings->endpoint) && find_origin(&to, address) &&
-           strcmp(hub.scheme, to.scheme) == 0 && strcmp(hub.host, to.host) == 0 &&
-           strcmp(hub.port, to.port) == 0 &&
-           (strcmp(to.scheme, "https") == 0 || is_this_machine(to.host));
+    if (!wire->with_token || !find_origin(&hub, wire->settings->endpoint) ||
+        !find_origin(&to, address) || strcmp(hub.scheme, to.scheme) != 0 ||
+        strcmp(hub.host, to.host) != 0 || strcmp(hub.port, to.port) != 0)
+        return;
+    const bool is_here = is_this_machine(to.host);
+    if (!is_here && strcmp(to.scheme, "https") != 0) return;
+    curl_easy_setopt(wire->curl, CURLOPT_HTTPHEADER, wire->with_token);
+    if (is_here) curl_easy_setopt(wire->curl, CURLOPT_NOPROXY, "*");
 }
 
 /* ---- what comes ---- */
@@ -186,8 +193,7 @@ static void set_up(struct hub_wire *wire, struct flight *f, const char *url) {
     curl_easy_setopt(curl, CURLOPT_WRITEDATA, f);
     if (wire->settings->authorities)
         curl_easy_setopt(curl, CURLOPT_CAINFO, wire->settings->authorities);
-    if (wire->with_token && may_have_token(wire, url))
-        curl_easy_setopt(curl, CURLOPT_HTTPHEADER, wire->with_token);
+    add_token(wire, url);
     if (f->get->end == 0) return;
     snprintf(range, sizeof(range), "%llu-%llu", (unsigned long long)f->get->from,
              (unsigned long long)f->get->end - 1);

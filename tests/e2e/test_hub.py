@@ -295,6 +295,17 @@ def test_the_token_goes_to_the_hub_alone(home, files, tmp_path):
     assert not [a for a in home.hub.asked if a.host == "other" and "Authorization" in a.headers]
 
 
+def test_a_token_without_tls_stays_on_this_machine(home):
+    """A proxy gets neither a request with it, nor one for a host that only looks like the loopback."""
+    home.env |= {"HF_TOKEN": home.hub.token, "http_proxy": "http://127.0.0.1:9"}
+    del home.env["no_proxy"]
+    home.run("pull", NAME, "--dry-run")
+    home.hub.asked.clear()
+    home.env |= {"HF_ENDPOINT": "http://127.example.net", "http_proxy": home.hub.address}
+    home.refusal("pull", NAME, "--dry-run")
+    assert home.hub.asked and not [a for a in home.hub.asked if "Authorization" in a.headers]
+
+
 @pytest.mark.parametrize("token", [None, "hf_of_another"])
 def test_a_gated_model_says_what_to_do(home, token):
     home.hub.repositories[NAME].gated = "auto"
