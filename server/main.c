@@ -24,6 +24,7 @@
 #include "server/early_signals.h"
 #include "server/health_command.h"
 #include "server/hub/commands.h"
+#include "server/hub/settings.h"
 #include "server/hub/transfer.h"
 #include "server/info_command.h"
 #include "server/json/buffer.h"
@@ -524,6 +525,7 @@ static void look_at_device(struct doctor_device *out, const struct options *opti
 }
 
 static int run_doctor(int argc, char **argv) {
+    struct hub_settings settings;
     struct doctor_plan plan;
     struct options options;
     struct error err = {0};
@@ -535,7 +537,9 @@ static int run_doctor(int argc, char **argv) {
     }
     if (doctor_plan_read(&plan, &argc, argv, &err)) return refuse_usage(&err);
     if (load_options(&options, argc, argv, &status)) return status;
-    struct doctor doctor = {.options = &options};
+    struct doctor doctor = {.options = &options, .cache = settings.cache};
+    doctor.hub.rc = hub_settings_read(&settings, &err);
+    snprintf(doctor.hub.text, sizeof(doctor.hub.text), "%.399s", err.text);
     look_at_device(&doctor.cpu, &options, create_cpu);
     look_at_device(&doctor.gpu, &options, create_cuda);
     /* A model of the hub that is not here is a problem, too: nothing is fetched to look at it. */

@@ -36,6 +36,8 @@ struct doctor {
     const struct options *options;
     struct doctor_device cpu, gpu;
     struct doctor_device model; /* the folder that would be served */
+    struct doctor_device hub;   /* reading the settings of the hub */
+    const char *cache;          /* of the hub; where hub.rc is 0 */
 };
 
 const struct option_table *doctor_options(void);

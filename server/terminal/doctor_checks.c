@@ -180,13 +180,8 @@ static void look_at_folder(struct finding *out, const char *path, const char *se
 }
 
 static void look_at_models(const struct doctor *doctor, struct finding *out) {
-    const char *home = getenv("HF_HOME"), *user = getenv("HOME"), *hub = getenv("HF_HUB_CACHE");
-    char path[PATH_MAX];
-    (void)doctor;
-    if (hub && *hub) snprintf(path, sizeof(path), "%s", hub);
-    else if (home && *home) snprintf(path, sizeof(path), "%s/hub", home);
-    else snprintf(path, sizeof(path), "%s/.cache/huggingface/hub", user ? user : "");
-    look_at_folder(out, path, "HF_HOME");
+    if (doctor->hub.rc) say(out, FINDING_NOTE, "%s", doctor->hub.text);
+    else look_at_folder(out, doctor->cache, "HF_HOME");
 }
 
 static void look_at_disk(const struct doctor *doctor, struct finding *out) {
