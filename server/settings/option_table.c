@@ -101,16 +101,13 @@ static int set_string(char **target, const char *text, const struct option_sourc
     return 0;
 }
 
-/* Sets a list to the value of a flag.  Where the flag has come before, it is one more value. */
-static int set_list(void *options, const struct option *option, char **argv, int flag,
-                    const char *value, const struct option_source *from) {
+/* Sets a list to the value of a flag.  *given: a flag has set it before; this is one more value
+ * then. */
+static int set_list(void *options, const struct option *option, bool *given, const char *value,
+                    const struct option_source *from) {
     const char *const *former = (const void *)((const char *)options + option->offset);
-    const size_t length = strlen(option->name);
-    bool is_first = true;
-    for (int i = 0; i < flag; i++)
-        is_first &= strncmp(argv[i], "--", 2) != 0 ||
-                    strncmp(argv[i] + 2, option->name, length) != 0 ||
-                    (argv[i][2 + length] && argv[i][2 + length] != '=');
+    const bool is_first = !*given;
+    *given = true;
     if (is_first || !*value) return option_set(options, option, value, from);
     const size_t size = strlen(*former) + strlen(value) + 2;
     char *both = malloc(size);
@@ -170,8 +167,8 @@ static int refuse_flag(const struct option_table *table, const char *label, cons
                      negated && can_be_negated ? "no-" : "", meant);
 }
 
-int option_table_apply_flag(const struct option_table *table, void *options, int argc, char **argv,
-                            int *i, struct error *err) {
+int option_table_apply_flag(const struct option_table *table, void *options, bool *given, int argc,
+                            char **argv, int *i, struct error *err) {
     const char *name = argv[*i] + 2;
     const char *equals = strchr(name, '=');
     const size_t length = equals ? (size_t)(equals - name) : strlen(name);
@@ -188,7 +185,8 @@ int option_table_apply_flag(const struct option_table *table, void *options, int
     }
     if (!option) return refuse_flag(table, label, name, length, err);
     const bool is_list = option->kind == OPTION_LIST, has_value = *i + 1 < argc;
-    if (equals && is_list) return set_list(options, option, argv, *i, equals + 1, &from);
+    bool *const is_given = &given[option - table->entries];
+    if (equals && is_list) return set_list(options, option, is_given, equals + 1, &from);
     if (equals) return option_set(options, option, equals + 1, &from);
 
     bool truth;
@@ -196,8 +194,8 @@ int option_table_apply_flag(const struct option_table *table, void *options, int
     if (option->kind == OPTION_BOOL && (!has_value || !is_truth(argv[*i + 1], &truth)))
         return option_set(options, option, "true", &from);
     if (!has_value) return error_set(err, ERR_INVALID, "%s needs a value", label);
-    const int flag = (*i)++;
-    if (is_list) return set_list(options, option, argv, flag, argv[*i], &from);
+    (*i)++;
+    if (is_list) return set_list(options, option, is_given, argv[*i], &from);
     return option_set(options, option, argv[*i], &from);
 }
 
@@ -222,12 +220,15 @@ static bool has_flag(const struct option_table *table, const char *flag) {
 
 int option_table_take(const struct option_table *table, void *target, int *argc, char **argv,
                       struct error *err) {
-    int kept = 0, rc = option_table_set_defaults(table, target, err);
+    bool *given = calloc(table->n, sizeof(*given));
+    int kept = 0, rc = given ? option_table_set_defaults(table, target, err)
+                             : error_set(err, ERR_NOMEM, "no memory for the options");
     for (int i = 0; i < *argc && !rc; i++) {
         if (has_flag(table, argv[i]))
-            rc = option_table_apply_flag(table, target, *argc, argv, &i, err);
+            rc = option_table_apply_flag(table, target, given, *argc, argv, &i, err);
         else argv[kept++] = argv[i];
     }
+    free(given);
     if (rc) option_table_free(table, target);
     else *argc = kept;
     return rc;

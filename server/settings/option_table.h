@@ -52,10 +52,11 @@ int option_set(void *target, const struct option *option, const char *text,
 /* Sets every member of *target that has a default. */
 int option_table_set_defaults(const struct option_table *table, void *target, struct error *err);
 /* Applies the flag at argv[*i] and advances *i over its value.  Flags are --name value,
- * --name=value, or a boolean's --name and --no-name.  ERR_INVALID names a flag that is not in the
- * table, and the one that is likely meant. */
-int option_table_apply_flag(const struct option_table *table, void *target, int argc, char **argv,
-                            int *i, struct error *err);
+ * --name=value, or a boolean's --name and --no-name.  given [table->n]: which lists a flag has set;
+ * a further flag adds to them.  ERR_INVALID names a flag that is not in the table, and the one that
+ * is likely meant. */
+int option_table_apply_flag(const struct option_table *table, void *target, bool *given, int argc,
+                            char **argv, int *i, struct error *err);
 /* Takes the table's flags out of argv, and leaves the rest, in order, in argv[0..*argc).  Defaults
  * are set first.  On failure nothing is left to free.  ERR_INVALID names the flag. */
 int option_table_take(const struct option_table *table, void *target, int *argc, char **argv,

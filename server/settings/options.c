@@ -265,8 +265,8 @@ static void note_usual(struct options *options, const char *given) {
 }
 
 /* Applies an option of another server as ours at argv[*i], or says what quire has in its place. */
-static int apply_foreign(struct options *options, const struct foreign_option *foreign, int argc,
-                         char **argv, int *i, struct error *err) {
+static int apply_foreign(struct options *options, const struct foreign_option *foreign, bool *flags,
+                         int argc, char **argv, int *i, struct error *err) {
     char flag[64];
     const char *given = argv[*i], *equals = strchr(given, '=');
     if (!foreign->flag && foreign_option_is_usual(argc, argv, i)) {
@@ -281,7 +281,8 @@ static int apply_foreign(struct options *options, const struct foreign_option *f
                            : *i + 1 < argc ? argv[*i + 1]
                                            : NULL};
     int at = 0;
-    const int rc = option_table_apply_flag(&settings, options, words[1] ? 2 : 1, words, &at, err);
+    const int rc =
+        option_table_apply_flag(&settings, options, flags, words[1] ? 2 : 1, words, &at, err);
     if (!equals) *i += at;
     return rc;
 }
@@ -301,14 +302,15 @@ static int apply_flags(struct options *options, size_t most_words, int argc, cha
                        struct error *err) {
     const char *key_before = options->api_key, *keys_before = options->api_keys;
     const struct foreign_option *foreign;
+    bool flags[sizeof(entries) / sizeof(*entries)] = {0}; /* the lists that one has set */
     for (int i = 0; i < argc; i++) {
         int rc = 0;
         if (asks_help(argv[i])) {
             rc = choose_help(options, argc, argv, &i, err);
         } else if ((foreign = foreign_option_find(argv[i]))) {
-            rc = apply_foreign(options, foreign, argc, argv, &i, err);
+            rc = apply_foreign(options, foreign, flags, argc, argv, &i, err);
         } else if (strncmp(argv[i], "--", 2) == 0 && argv[i][2]) {
-            rc = option_table_apply_flag(&settings, options, argc, argv, &i, err);
+            rc = option_table_apply_flag(&settings, options, flags, argc, argv, &i, err);
         } else if (argv[i][0] == '-') {
             rc = refuse_argument(argv[i], err);
         } else {

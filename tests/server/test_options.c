@@ -56,6 +56,9 @@ TEST(a_repeated_flag_of_a_list_adds_to_it_and_replaces_other_sources) {
     char *const name = "QUIRE_SERVED_MODEL_NAME=e,f";
     check_list(ARGS("--served-model-name", "a,b", "--served-model-name=c"), ARGS(name), "a,b,c");
     check_list(ARGS("--served-model-name=c"), ARGS(name), "c");
+    check_list(ARGS("-a", "a", "-a", "b"), ARGS(name), "a,b");
+    check_list(ARGS("-a", "a", "--served-model-name", "b"), ARGS(name), "a,b");
+    check_list(ARGS("--chat-template", "--served-model-name", "-a", "b"), ARGS(name), "b");
     check_list(ARGS(), ARGS(name), "e,f");
 }
 
