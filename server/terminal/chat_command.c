@@ -158,9 +158,22 @@ static void reset(struct chat *chat, const char *rest) {
     puts("the conversation is empty");
 }
 
+/* Tells whether a text can be in a message: it is UTF-8. */
+static bool is_text(const char *text) {
+    json_t *string = json_string(text);
+    const bool is = string;
+    json_decref(string);
+    return is;
+}
+
 static void set_system(struct chat *chat, const char *rest) {
+    char *system = *rest && is_text(rest) ? strdup(rest) : NULL;
+    if (*rest && !system) {
+        puts("the system's message is not UTF-8, or there is no memory for it: it is unchanged");
+        return;
+    }
     free(chat->system);
-    chat->system = *rest ? strdup(rest) : NULL;
+    chat->system = system;
     puts(*rest ? "the system's message is set" : "there is no system's message");
 }
 
@@ -232,6 +245,8 @@ static void converse(struct chat *chat) {
 
 int chat_command(const struct talk_plan *plan, const struct options *options, const char *model,
                  const struct talk_engine *engine, struct error *err) {
+    if (plan->system && !is_text(plan->system))
+        return error_set(err, ERR_INVALID, "--system: the text is not UTF-8");
     struct chat chat = {.plan = plan,
                         .server.own.feed = -1,
                         .look = answer_look_of_stdout(false),

@@ -15,17 +15,21 @@
 enum { MAX_INPUT_BYTES = 64 << 20 };
 
 void run_print_help(void) {
-    puts("usage: quire run MODEL \"prompt\" [options of `quire serve`] [options below]\n"
-         "\n"
-         "Prints the model's answer while it is generated.  What standard input has is put before\n"
-         "the prompt, if it is no terminal:\n"
-         "\n"
-         "  quire run models/quire-31m \"Name three rivers.\"\n"
-         "  quire run models/quire-31m \"What is this about?\" < README.md\n"
-         "  quire run --url http://localhost:8000 \"Name three rivers.\"\n"
-         "\n"
-         "No port is opened.  Exit status: 0 answered, 1 failed, 2 called wrongly, 130 stopped by\n"
-         "Ctrl-C.\n");
+    puts(
+        "usage: quire run MODEL \"prompt\" [options of `quire serve`] [options below]\n"
+        "\n"
+        "Prints the model's answer while it is generated.  What standard input has is put before\n"
+        "the prompt, if it is no terminal:\n"
+        "\n"
+        "  quire run OWNER/NAME \"Name three rivers.\"\n"
+        "  quire run ./model.gguf \"What is this about?\" < README.md\n"
+        "  quire run --url http://localhost:8000 \"Name three rivers.\"\n"
+        "\n"
+        "With --url one word is the prompt.  Where standard input has a text, too, give MODEL and\n"
+        "the prompt, or neither.\n"
+        "\n"
+        "No port is opened.  Exit status: 0 answered, 1 failed, 2 called wrongly, 130 stopped by\n"
+        "Ctrl-C.\n");
     option_table_print(stdout, run_options());
 }
 
@@ -99,6 +103,11 @@ int run_command(const struct talk_plan *plan, const struct options *options, con
     struct asked_server server = {.own.feed = -1};
     struct buffer text = {0};
     int rc = isatty(STDIN_FILENO) ? 0 : read_input(&text, err);
+    if (!rc && plan->url && prompt && !model && text.length > 0)
+        rc = error_set(err, ERR_INVALID,
+                       "'%.64s' may be MODEL or a prompt, since standard input has a text, too: "
+                       "with --url give both, or neither",
+                       prompt);
     if (!rc) rc = join_prompt(&text, prompt, err);
     if (!rc) rc = talk_open(&server, plan, options, model, engine, stop, err);
     if (!rc) rc = ask(plan, &server, &text, stop, err);

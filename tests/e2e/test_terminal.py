@@ -21,7 +21,7 @@ def quire(*arguments, text=None, status=0):
     """What a command prints, and says on standard error."""
     given = {"stdin": subprocess.DEVNULL} if text is None else {"input": text}
     done = subprocess.run([BINARY, *arguments], **given, capture_output=True, text=True,
-                          timeout=60 * PATIENCE, check=False)
+                          errors="surrogateescape", timeout=60 * PATIENCE, check=False)
     assert done.returncode == status, done.stderr
     return done.stdout, done.stderr
 
@@ -45,9 +45,10 @@ def test_run_prints_what_a_server_answers(server, answer):
 def test_input_stands_before_the_prompt(server):
     expected = served(server, [{"role": "system", "content": "Be short."},
                                {"role": "user", "content": f"A river.\n\n{QUESTION}"}])
-    shown, _ = quire("run", "--url", server.url, *GREEDY, "--system", "Be short.", QUESTION,
-                     text="A river.\n")
+    given = "run", "--url", server.url, *GREEDY, "--system", "Be short.", QUESTION
+    shown, _ = quire(*given[:-1], MODEL.name, QUESTION, text="A river.\n")
     assert shown == expected + "\n"
+    assert "may be MODEL or a prompt" in quire(*given, text="A river.\n", status=1)[1]
 
 
 def test_a_text_is_continued(server):
@@ -118,12 +119,13 @@ def test_the_server_ends_with_a_killed_command():
 def test_a_chat_remembers(server, answer, tmp_path):
     path = tmp_path / "chat.json"
     lines = (f'{QUESTION}\n"""One.\nTwo."""\n/save {path}\n/reset\n/nothing\nA \\\nline.\n'
-             "/exit\nNot read.\n")
+             "/system \udcff\n/exit\nNot read.\n")
     shown, _ = quire("chat", "--url", server.url, *GREEDY, text=lines)
     saved = json.loads(path.read_text())["messages"]
     assert [one["role"] for one in saved] == ["user", "assistant"] * 2
     assert saved[1]["content"] == answer and saved[2]["content"] == "One.\nTwo."
     assert saved[3]["content"] == served(server, saved[:3])
+    assert "the system's message is not UTF-8" in shown
     assert "there is no /nothing" in shown and "Not read" not in shown
     assert served(server, [{"role": "user", "content": "A \nline."}]) in shown
 
