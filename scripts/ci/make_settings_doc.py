@@ -28,8 +28,9 @@ Every setting of `quire serve` has a flag, an environment variable and a key in 
 A flag wins over the environment, and the environment over the file. `config/quire.json` is such a
 file, with all defaults and explanations; a member with a name that begins with `#` is a comment.
 Bytes are a number, or one with K, M or G. A true-or-false flag may stand alone
-(`--batch-invariant`), or be negated (`--no-enable-prefix-caching`). `quire bench` and `quire tune`
-take these settings, too.
+(`--batch-invariant`), or be negated (`--no-enable-prefix-caching`). These commands take
+the settings, too: `quire run`, `chat`, `bench`, `tune`, `info`, `quantize`, `tokenize`, `health` and
+`doctor`.
 """
 
 

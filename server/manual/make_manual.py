@@ -15,8 +15,9 @@ quire serves language models over the HTTP APIs of OpenAI and Anthropic, on an N
 is one, and on the CPU elsewhere.  It is made for long texts: it can bound, move, store and skip parts \
 of the KV cache, and says with each answer what was left out.
 
-MODEL is a folder as the Hugging Face hub has it, or a GGUF file.  Without it the default model is \
-used, which comes with quire.
+MODEL is a folder as the Hugging Face hub has it, a GGUF file, or a name of the hub: OWNER/NAME, \
+OWNER/NAME@REVISION, or hf:OWNER/NAME:QUANT for one of its GGUF files.  A model of the hub is fetched \
+into its cache.  Without MODEL the default model is used, which comes with quire.
 
 Each setting is read from a flag, from the environment (--max-num-seqs: QUIRE_MAX_NUM_SEQS) and from \
 the JSON file that --config names (\\(dqmax-num-seqs\\(dq).  A flag wins over the environment, and the \
@@ -27,6 +28,14 @@ FILES = [
     ("../share/quire, seen from the program", "The default model, and what is known of other models."),
 ]
 STATUS = [("0", "Done, or stopped by a signal."), ("1", "Failed."), ("2", "Called wrongly.")]
+ENVIRONMENT = [
+    ("QUIRE_*", "A setting each, as above."),
+    ("HF_HUB_CACHE", "The cache of the hub's models.  Without it: hub in HF_HOME."),
+    ("HF_HOME", "The folder of cache and token.  Without it: .cache/huggingface in the home folder."),
+    ("HF_TOKEN, HF_TOKEN_PATH", "A token for private and gated models, or its file."),
+    ("HF_ENDPOINT", "A mirror of the hub."),
+    ("HF_HUB_OFFLINE", "1: nothing is fetched, as with --offline."),
+]
 SIGNALS = [("SIGTERM, SIGINT", "Take no more requests, let those that run finish, end.  A second one ends at once."),
            ("SIGHUP", "Read certificates and API keys again.")]
 
@@ -77,6 +86,7 @@ def manual(told, explanations):
     for group in told["groups"]:
         yield f".SS {roff(group['title'])}\nExample: \\fB{roff(group['example'])}\\fR\n"
         yield from roff_options([settings[name] for name in group["options"]], explanations)
+    yield ".SH ENVIRONMENT\n" + roff_list(ENVIRONMENT)
     yield ".SH FILES\n" + roff_list(FILES) + ".SH SIGNALS\n" + roff_list(SIGNALS)
     yield ".SH EXIT STATUS\n" + roff_list(STATUS)
     yield ".SH EXAMPLES\n.nf\nquire serve\nquire serve /path/to/model \\-\\-port 9000\n"

@@ -9,7 +9,7 @@
 #include "server/settings/options.h"
 
 static const struct option_group groups[] = {
-    {"model", "Model", "model", "quire serve models/quire-31m"},
+    {"model", "Model", "model", "quire serve ./model.gguf"},
     {"network", "Address and keys", "host",
      "quire serve --host 0.0.0.0 --api-key-file /etc/quire/key"},
     {"sizes", "Sizes and queues", "max-model-len",
