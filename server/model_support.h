@@ -7,8 +7,9 @@
 struct backend;
 struct error;
 
-/* Reads configuration, tokenizer and chat template of a model's folder or GGUF file; of weights, if
- * backend is not NULL, the headers of their files.  Returns 0, or why the model is not served. */
+/* Reads configuration, tokenizer and chat template of a model's folder or GGUF file.  With a
+ * backend the headers of the files of weights are read, too; NULL: they are not.  Returns 0, or why
+ * the model is not served. */
 int model_support_check(const char *path, struct backend *backend, struct error *err);
 
 #endif

@@ -63,8 +63,8 @@ struct expert_matrices {
     const struct weight *gate, *up, *down, *gate_bias, *up_bias, *down_bias;
 };
 
-/* The function of gate and up.  most 0: kind(gate) * up.  Else gate becomes at most `most`, up is
- * clamped to -most and most, and it is  gate * sigmoid(slope * gate) * (up + 1). */
+/* The function of gate and up.  most 0: it is  kind(gate) * up.  Else gate becomes at most `most`,
+ * and up is clamped to -most and most.  Then it is  gate * sigmoid(slope * gate) * (up + 1). */
 struct expert_gate {
     enum gate_kind kind;
     float most, slope;

@@ -36,8 +36,8 @@ struct hub_cache {
  * ERR_NOT_FOUND. */
 int hub_cache_open(struct hub_cache *out, const struct hub_settings *settings,
                    const char *repository, bool create, struct error *err);
-void hub_cache_close(
-    struct hub_cache *cache); /* one that was never opened must be HUB_CACHE_NONE */
+/* Closes the folder.  A cache that was never opened must be HUB_CACHE_NONE. */
+void hub_cache_close(struct hub_cache *cache);
 #define HUB_CACHE_NONE ((struct hub_cache){.root = -1, .folder = -1})
 
 /* Writes the commit of a revision to commit [41].  Returns false where the cache does not know

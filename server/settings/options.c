@@ -287,7 +287,7 @@ static int apply_foreign(struct options *options, const struct foreign_option *f
     return rc;
 }
 
-/* Notes an argument that is no option, of which there may be so many. */
+/* Notes an argument that is no option, and refuses one beyond the `most` that a command takes. */
 static int take_word(struct options *options, size_t most, char *word, struct error *err) {
     size_t n = 0;
     while (n < most && options->words[n]) n++;
