@@ -211,7 +211,7 @@ class Model:
         # Granite's multipliers, and Cohere's scale of logits
         self.scale = c.get("attention_multiplier", self.scale)
         self.branch_scale = c.get("residual_multiplier", 1)
-        self.logit_scale = c.get("logit_scale", 1) / c.get("logits_scaling", 1)
+        self.logit_scale = (c.get("logit_scale") or 1) / c.get("logits_scaling", 1)
         rope = c.get("rope_parameters") or {}
         self.query_beta = rope.get("llama_4_scaling_beta", 0)
         self.query_period = rope.get("original_max_position_embeddings")

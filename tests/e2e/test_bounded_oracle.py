@@ -12,7 +12,9 @@ from server import LONG, MODEL, ROOT
 TINY = ROOT / "tests/model/data"
 
 
-NAMES = sorted(path.parent.name for path in TINY.glob("*/goldens.json"))
+# The text half of a wrapper is a model of a family that is here.
+NAMES = sorted(path.parent.name for path in TINY.glob("*/goldens.json")
+               if "-wrapper-" not in path.parent.name)
 
 
 def goldens_of(name):

@@ -185,7 +185,7 @@ def test_doctor_finds_a_model_in_the_cache(monkeypatch, tmp_path):
 
 
 def test_doctor_sees_the_limits():
-    text = subprocess.run(["bash", "-c", f"ulimit -n 300; {BINARY} doctor --device cpu --json"],
+    text = subprocess.run(["bash", "-c", 'ulimit -n 300; exec "$0" doctor --device cpu --json', BINARY],
                           capture_output=True, text=True, check=True).stdout
     found = {one["name"]: one for one in json.loads(text)["checks"]}["open files"]
     assert found["level"] == "note" and "300 open files" in found["text"]
