@@ -49,9 +49,9 @@ static int read_architecture(const struct config_reader *r, struct model_config 
         char all[FAMILY_LIST_BYTES];
         family_list(all);
         return error_set(r->err, ERR_UNSUPPORTED,
-                         "%.36s: architecture '%.40s' is not supported%s; the nearest is %s; "
+                         "architecture '%.40s' is not supported%s; the nearest is %s; "
                          "these are: %s",
-                         r->label, name, family_missing(name), family_nearest(name), all);
+                         name, family_missing(name), family_nearest(name), all);
     }
     const char *type = json_string_value(config_get(r->root, "model_type"));
     const char *of_type = type ? family_of_type(type) : NULL;

@@ -386,7 +386,7 @@ void family_list(char *out) {
     static const char *const ends[] = {"ForCausalLM", "Model", "ForConditionalGeneration"};
     size_t n = 0;
     for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]) && n < FAMILY_LIST_BYTES; i++) {
-        n += (size_t)snprintf(out + n, FAMILY_LIST_BYTES - n, "%s…%s: ", i ? "; " : "", ends[i]);
+        n += (size_t)snprintf(out + n, FAMILY_LIST_BYTES - n, "%s%s: ", i ? "; " : "", ends[i]);
         n = list_names(out, n, ends[i]);
     }
 }
