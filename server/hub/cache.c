@@ -111,10 +111,10 @@ void hub_cache_close(struct hub_cache *cache) {
 bool hub_cache_commit(const struct hub_cache *cache, const char *revision, char *commit) {
     char path[PATH_MAX], text[NAME_BYTES];
     const char *name;
-    const bool is_commit =
-        strlen(revision) == HUB_COMMIT_CHARS && hub_is_hex(revision, HUB_COMMIT_CHARS);
-    if (is_commit) memcpy(commit, revision, HUB_COMMIT_CHARS + 1);
-    if (is_commit) return true;
+    if (hub_is_hex(revision, HUB_COMMIT_CHARS)) {
+        memcpy(commit, revision, HUB_COMMIT_CHARS + 1);
+        return true;
+    }
     snprintf(path, sizeof(path), "refs/%s", revision);
     const int folder = open_way(cache->folder, path, false, &name);
     const int fd =
@@ -122,7 +122,7 @@ bool hub_cache_commit(const struct hub_cache *cache, const char *revision, char 
     const ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
     if (fd >= 0) close(fd);
     if (folder >= 0) close(folder);
-    if (n < HUB_COMMIT_CHARS) return false;
+    if (n < 0) return false;
     text[n] = 0;
     text[strcspn(text, " \r\n")] = 0;
     if (!hub_is_hex(text, HUB_COMMIT_CHARS)) return false;

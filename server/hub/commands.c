@@ -14,11 +14,10 @@
 #include "server/hub/pull.h"
 #include "server/hub/remove.h"
 #include "server/hub/settings.h"
+#include "server/settings/hub_cache.h"
 #include "server/settings/option_table.h"
 
 enum { MAX_REPOSITORIES = 10000, REFS_BYTES = 128 };
-
-static const char PREFIX[] = "models--";
 
 static const struct option pull_entries[] = {
     {"dry-run", OPTION_BOOL, offsetof(struct hub_plan, dry_run), 0, 0, "false", NULL,
@@ -116,14 +115,10 @@ int hub_pull_command(const struct hub_plan *plan, const struct hub_voice *voice,
 
 /* ---- list ---- */
 
-/* Writes OWNER/NAME of a folder's name.  Returns false if it is none of a model. */
+/* Writes OWNER/NAME of a folder's name.  Returns false if it is none of a model with an owner. */
 static bool name_of_folder(char out[HUB_FOLDER_MAX + 1], const char *folder) {
-    const size_t n = sizeof(PREFIX) - 1;
-    const char *dashes = strncmp(folder, PREFIX, n) == 0 ? strstr(folder + n, "--") : NULL;
-    if (!dashes) return false;
-    snprintf(out, HUB_FOLDER_MAX + 1, "%.*s/%s", (int)(dashes - folder - (long)n), folder + n,
-             dashes + 2);
-    return true;
+    return hub_cache_repository(out, HUB_FOLDER_MAX + 1, folder, strlen(folder)) &&
+           strchr(out, '/');
 }
 
 static void print_size(FILE *out, uint64_t bytes) {

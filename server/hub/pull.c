@@ -293,7 +293,8 @@ static void tell_files(const struct pull *p) {
     }
 }
 
-static int fetch_missing(struct pull *p, struct error *err) {
+/* Fetches the files in their order.  The model is asked about before its weights come. */
+static int fetch_checked(struct pull *p, struct error *err) {
     const struct hub_choice *choice = &p->choice;
     int rc = check_space(p, err);
     if (rc) return rc;
@@ -306,6 +307,12 @@ static int fetch_missing(struct pull *p, struct error *err) {
     if (!rc) rc = check_small(p, err);
     if (!rc && choice->n_weights > 0) rc = check_weights(p, err);
     return rc ? rc : fetch_all(p, choice->weights, choice->n_weights, err);
+}
+
+/* Links files that are all in the cache. */
+static int link_all(struct pull *p, struct error *err) {
+    const int rc = fetch_all(p, p->choice.small, p->choice.n_small, err);
+    return rc ? rc : fetch_all(p, p->choice.weights, p->choice.n_weights, err);
 }
 
 /* Brings the cache up to the list of files. */
@@ -327,9 +334,8 @@ static int update(char path[PATH_MAX], struct pull *p, struct error *err) {
     /* A commit of which no file is missing may still be one that was refused. */
     const bool is_known = hub_cache_commit(&p->cache, request->name.revision, former);
     if (p->missing > 0 || !is_known || strcmp(former, p->files.commit) != 0)
-        rc = fetch_missing(p, err);
-    if (!rc) rc = fetch_all(p, p->choice.small, p->choice.n_small, err);
-    if (!rc) rc = fetch_all(p, p->choice.weights, p->choice.n_weights, err);
+        rc = fetch_checked(p, err);
+    else rc = link_all(p, err);
     /* Small files alone do not stand for a revision in place of a former one that is whole. */
     if (!rc && (request->has_weights || !is_known))
         rc = hub_cache_set_commit(&p->cache, request->name.revision, p->files.commit, err);
@@ -358,10 +364,8 @@ static int update_or_keep(char path[PATH_MAX], struct pull *p, bool is_cached, s
 /* Asks the hub; where it is out of reach, a model that the cache has whole is taken from there. */
 static int find_online(char path[PATH_MAX], struct pull *p, struct error *err) {
     struct error why = {0};
-    const bool is_cached = !p->request->only_tells && find_cached(path, p, &why) == 0,
-               is_commit = strlen(p->request->name.revision) == HUB_COMMIT_CHARS &&
-                           hub_is_hex(p->request->name.revision, HUB_COMMIT_CHARS);
-    if (is_cached && is_commit) return 0;
+    const bool is_cached = !p->request->only_tells && find_cached(path, p, &why) == 0;
+    if (is_cached && hub_is_hex(p->request->name.revision, HUB_COMMIT_CHARS)) return 0;
     int rc = hub_wire_open(&p->wire, &p->settings, err);
     if (rc && !is_cached) return rc;
     err->text[0] = 0;

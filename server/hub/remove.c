@@ -47,9 +47,7 @@ static int read_revisions(struct hub_stock *out, struct error *err) {
     out->revisions = calloc(REVISIONS_MAX, sizeof(*out->revisions));
     if (!out->revisions) rc = error_set(err, ERR_NOMEM, "no memory for the list of revisions");
     while (!rc && (entry = next_name(dir))) {
-        if (strlen(entry->d_name) != HUB_COMMIT_CHARS ||
-            !hub_is_hex(entry->d_name, HUB_COMMIT_CHARS))
-            continue;
+        if (!hub_is_hex(entry->d_name, HUB_COMMIT_CHARS)) continue;
         if (out->n == REVISIONS_MAX) {
             out->is_cut = true;
             break;

@@ -76,18 +76,22 @@ int hub_cache_resolve(char *path, struct error *err) {
     return 0;
 }
 
+bool hub_cache_repository(char *name, size_t size, const char *folder, size_t n) {
+    const size_t before = strlen(prefix);
+    if (n < before || strncmp(folder, prefix, before) != 0) return false;
+    snprintf(name, size, "%.*s", (int)(n - before), folder + before);
+    char *dashes = strstr(name, "--");
+    if (!dashes) return true;
+    *dashes = '/';
+    memmove(dashes + 1, dashes + 2, strlen(dashes + 2) + 1);
+    return true;
+}
+
 bool hub_cache_name(char *name, const char *path) {
     const char *after = NULL;
     for (const char *at = path; (at = strstr(at, "/snapshots/")); at++) after = at;
     if (!after) return false;
     const char *model = after;
     while (model > path && model[-1] != '/') model--;
-    const size_t n = strlen(prefix);
-    if (strncmp(model, prefix, n) != 0) return false;
-    snprintf(name, PATH_MAX, "%.*s", (int)(after - model - (long)n), model + n);
-    char *dashes = strstr(name, "--");
-    if (!dashes) return true;
-    *dashes = '/';
-    memmove(dashes + 1, dashes + 2, strlen(dashes + 2) + 1);
-    return true;
+    return hub_cache_repository(name, PATH_MAX, model, (size_t)(after - model));
 }

@@ -8,6 +8,7 @@
 #define SERVER_SETTINGS_HUB_CACHE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 struct error;
 
@@ -15,7 +16,10 @@ struct error;
  * or the only one.  Any other path stays as it is.  ERR_INVALID: which revision is meant is not
  * known. */
 int hub_cache_resolve(char *path, struct error *err);
-/* Writes OWNER/NAME, or NAME without an owner, to name [PATH_MAX].  Returns false if `path`, an
+/* Writes OWNER/NAME, or NAME without an owner, to name [size].  folder: the name of a folder, of
+ * n bytes.  Returns false if it is none of a model. */
+bool hub_cache_repository(char *name, size_t size, const char *folder, size_t n);
+/* Does the same for a path, to name [PATH_MAX].  Returns false if `path`, an
  * absolute one, is no revision's folder of the cache, and lies in none. */
 bool hub_cache_name(char *name, const char *path);
 
