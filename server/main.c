@@ -115,6 +115,12 @@ static int create_backend(struct backend **out, const struct options *options, s
     return ERR_UNSUPPORTED;
 }
 
+/* Says why a command has failed, if it has.  Returns its exit status. */
+static int end_command(int rc, const struct error *err) {
+    if (rc) fprintf(stderr, "quire: %s\n", err->text);
+    return rc ? STATUS_FAILED : STATUS_OK;
+}
+
 static int refuse_usage(const struct error *err) {
     fprintf(stderr, "quire: %s\n", err->text);
     return STATUS_USAGE;
@@ -296,9 +302,8 @@ static int run_on_backend(backend_work work, const void *plan, int argc, char **
         rc = work(plan, &options, model_dir, backend, &err);
         backend->ops->destroy(backend);
     }
-    if (rc) fprintf(stderr, "quire: %s\n", err.text);
     options_fini(&options);
-    return rc ? STATUS_FAILED : STATUS_OK;
+    return end_command(rc, &err);
 }
 
 static int bench_work(const void *plan, const struct options *options, const char *model_dir,
@@ -361,9 +366,8 @@ static int run_tokenize(int argc, char **argv) {
     if (load_options(&options, argc, argv, &status)) return status;
     int rc = find_model(model_dir, &options, false, say_on_stderr, &err);
     if (!rc) rc = tokenize_command(model_dir, stdin, stdout, &err);
-    if (rc) fprintf(stderr, "quire: %s\n", err.text);
     options_fini(&options);
-    return rc ? STATUS_FAILED : STATUS_OK;
+    return end_command(rc, &err);
 }
 
 static int run_quantize(int argc, char **argv) {
@@ -384,10 +388,9 @@ static int run_quantize(int argc, char **argv) {
     options.device = DEVICE_CPU; /* what it writes may be served elsewhere */
     int rc = find_model(model_dir, &options, true, say_on_stderr, &err);
     if (!rc) rc = quantize_command(&plan, model_dir, stdout, &err);
-    if (rc) fprintf(stderr, "quire: %s\n", err.text);
     quantize_options_fini(&plan);
     options_fini(&options);
-    return rc ? STATUS_FAILED : STATUS_OK;
+    return end_command(rc, &err);
 }
 
 static int run_pull(int argc, char **argv) {
@@ -403,9 +406,8 @@ static int run_pull(int argc, char **argv) {
     if (hub_plan_read(&plan, hub_pull_options(), argc, argv, &err)) return refuse_usage(&err);
     if (load_options(&options, 0, NULL, &status)) return status; /* QUIRE_DEVICE */
     const int rc = hub_pull_command(&plan, &voice, check_model, &options, stdout, &err);
-    if (rc) fprintf(stderr, "quire: %s\n", err.text);
     options_fini(&options);
-    return rc ? STATUS_FAILED : STATUS_OK;
+    return end_command(rc, &err);
 }
 
 static int run_list(int argc, char **argv) {
@@ -420,8 +422,7 @@ static int run_list(int argc, char **argv) {
         return refuse_usage(&err);
     }
     const int rc = hub_list_command(stdout, &err);
-    if (rc) fprintf(stderr, "quire: %s\n", err.text);
-    return rc ? STATUS_FAILED : STATUS_OK;
+    return end_command(rc, &err);
 }
 
 static int run_rm(int argc, char **argv) {
@@ -433,8 +434,7 @@ static int run_rm(int argc, char **argv) {
     }
     if (hub_plan_read(&plan, hub_rm_options(), argc, argv, &err)) return refuse_usage(&err);
     const int rc = hub_rm_command(&plan, stdin, stdout, &err);
-    if (rc) fprintf(stderr, "quire: %s\n", err.text);
-    return rc ? STATUS_FAILED : STATUS_OK;
+    return end_command(rc, &err);
 }
 
 /* The seconds after which a private server drops a reader that takes nothing, such as a pager. */
@@ -559,9 +559,8 @@ static int run_health(int argc, char **argv) {
     int status;
     if (load_options(&options, argc, argv, &status)) return status;
     const int rc = health_command(&options, &err);
-    if (rc) fprintf(stderr, "quire: %s\n", err.text);
     options_fini(&options);
-    return rc ? STATUS_FAILED : STATUS_OK;
+    return end_command(rc, &err);
 }
 
 static int run_version(int argc, char **argv) {
