@@ -9,11 +9,11 @@
 #include <strings.h>
 #include <jansson.h>
 
+#include "engine/base/count.h"
 #include "engine/base/error.h"
 #include "engine/base/json_guard.h"
 #include "engine/model/config_reader.h"
 
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 #define KEY "quantization_config"
 #define READ                                                                                       \
     "read are FP8, int8 and int4 of compressed-tensors, FP8 of fp8, fbgemm_fp8 and modelopt, and " \

@@ -6,13 +6,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/count.h"
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/model/quantisation.h"
 #include "engine/model/safetensors.h"
 #include "engine/model/weight_source.h"
-
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 enum { WORD_BITS = 32, MX_GROUP = 32, MAX_NAME = 256, TILE_ROWS = 64 };
 

@@ -5,12 +5,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/count.h"
 #include "engine/base/error.h"
 #include "engine/model/config_reader.h"
 #include "engine/model/family.h"
 #include "engine/model/weight_source.h"
-
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 enum { MAX_TYPES = 3 };
 

@@ -7,13 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/count.h"
 #include "engine/base/error.h"
 #include "engine/model/feed_forward.h"
 #include "engine/model/model.h"
 #include "engine/model/weight_source.h"
 #include "engine/model/weights.h"
-
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 /* The names of all tensors that rules read, sorted. */
 struct claims {

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/count.h"
 #include "engine/model/family_names.h"
 #include "engine/model/feed_forward.h"
 #include "engine/model/model.h"
@@ -13,8 +14,6 @@
 #define IN_MODEL(member) offsetof(struct model, member)
 #define IN_LAYER(member) offsetof(struct layer_weights, member)
 enum { UINT32_DIGITS = 11 }; /* with the 0 at the end */
-
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 /* A rule is two lines: what it reads, and what for. */
 // clang-format off

@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "engine/base/count.h"
 #include "engine/device/pages.h"
 #include "engine/engine.h"
 #include "engine/tokenizer/tokenizer_cache.h"
@@ -17,8 +18,6 @@
 #include "server/settings/log.h"
 #include "server/settings/offload_rules.h"
 #include "server/settings/prefill_rules.h"
-
-#define COUNT(array) (sizeof(array) / sizeof(*(array)))
 
 static void write_queue(const struct metrics_text *text, const struct engine_stats *stats) {
     const struct metric_value values[] = {
