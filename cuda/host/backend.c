@@ -153,6 +153,7 @@ static const struct backend_ops cuda_ops = {
     .evict = &cuda_evict_ops,
     .sparse = &cuda_sparse_ops,
     .select = &cuda_select_ops,
+    .experts = &cuda_expert_ops,
 };
 
 static int find_device(struct cudaDeviceProp *properties, uint32_t device, struct error *err) {

@@ -29,6 +29,7 @@
 
 struct attn_sparse;
 struct evict_ops;
+struct expert_ops;
 struct host_pool_ops;
 struct sample_args;
 struct select_ops;
@@ -464,6 +465,7 @@ int cuda_measure(struct backend *be, struct ceilings *out, struct error *err);
 extern const struct evict_ops cuda_evict_ops;
 extern const struct host_pool_ops cuda_host_pool_ops;
 extern const struct select_ops cuda_select_ops;
+extern const struct expert_ops cuda_expert_ops;
 extern const struct sparse_ops cuda_sparse_ops;
 
 /* Reserves its module's part of the reserve op, as do those below. */

@@ -166,10 +166,10 @@ static int load_array(struct cuda_backend *cuda, const struct array *a, const vo
 
 /* Returns the strips of the weight's scales, or of its mins. */
 static struct strips scale_strips(const struct weight *w) {
-    struct strips strips = {.n_rows = w->rows, .are_scales = true};
+    struct strips strips = {.n_rows = w->n_stacked * w->rows, .are_scales = true};
     const uint32_t n_blocks = w->format.block_cols ? div_up(w->cols, w->format.block_cols) : 1;
     if (!w->in_strips || !strips_hold_scales(&w->format)) return strips;
-    strips.row_bytes = (uint32_t)(weight_scale_bytes(w) / w->rows);
+    strips.row_bytes = (uint32_t)(weight_scale_bytes(w) / strips.n_rows);
     strips.bits = strips.row_bytes / n_blocks * 8;
     return strips;
 }
@@ -184,9 +184,10 @@ static int load_arrays(struct backend *be, const struct weight *host, struct wei
     copy.in_strips = strips_take(host);
     const bool is_plain = weight_is_plain(&host->format);
     const struct strips scales = scale_strips(&copy);
-    struct array arrays[WEIGHT_ARRAYS] = {{WEIGHT_DATA, host->data, n_data, {.n_rows = host->rows}},
-                                          {WEIGHT_SCALES, host->scales, n_scales, scales},
-                                          {WEIGHT_MINS, host->mins, n_mins, scales}};
+    struct array arrays[WEIGHT_ARRAYS] = {
+        {WEIGHT_DATA, host->data, n_data, {.n_rows = scales.n_rows}},
+        {WEIGHT_SCALES, host->scales, n_scales, scales},
+        {WEIGHT_MINS, host->mins, n_mins, scales}};
     if (copy.in_strips) {
         arrays[0].strips.row_bytes = (uint32_t)weight_row_bytes(host);
         arrays[0].strips.bits = element_bits(host->format.element);

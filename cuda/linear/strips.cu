@@ -15,8 +15,8 @@ extern "C" bool strips_take(const struct weight *w) {
     const struct weight_format *f = &w->format;
     const bool fits = f->element == ELEMENT_E4M3 || f->element == ELEMENT_I8 ||
                       f->element == ELEMENT_I4 || f->element == ELEMENT_E2M1;
-    return fits && !w->rounds_input && w->n_stacked == 1 && w->cols % 64 == 0 &&
-           f->block_cols % 8 == 0;
+    return fits && !w->rounds_input && (w->n_stacked == 1 || w->rows % STRIP_ROWS == 0) &&
+           w->cols % 64 == 0 && f->block_cols % 8 == 0;
 }
 
 /* Returns byte i of a row; 0 behind the last row. */

@@ -36,9 +36,9 @@ extern "C" {
 enum { STRIP_ROWS = 16 };
 
 /* Says whether a weight is put into strips.  Its elements must be E4M3, I8, I4 or E2M1, none that
- * is packed with scales, as Q8_0 is.  It has a multiple of 64 columns, and is no stack.  Blocks of
- * its scales are whole rows or multiples of 8 columns.  With rounds_input (weight.h) it says no:
- * those kernels read rows. */
+ * is packed with scales, as Q8_0 is.  It has a multiple of 64 columns; the matrices of a stack have
+ * whole strips.  Blocks of its scales are whole rows or multiples of 8 columns.  With rounds_input
+ * (weight.h) it says no: those kernels read rows. */
 bool strips_take(const struct weight *w);
 /* Says whether the scales of a weight in strips lie in strips, too. */
 static inline bool strips_hold_scales(const struct weight_format *format) {

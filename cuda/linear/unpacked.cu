@@ -14,8 +14,8 @@
  * Oracle: weight_to_float() of engine/device/weight.c, rounded to bf16: bit-exact. */
 #include "cuda/common/device.cuh"
 #include "cuda/host/internal.h"
+#include "cuda/linear/elements.cuh"
 #include "cuda/linear/slab.h"
-#include "cuda/linear/strips.h"
 #include "engine/base/error.h"
 
 enum { ROWS = 8, VECTOR = 8, LOADS = 4, COLUMNS = 32 * VECTOR * LOADS };
@@ -26,48 +26,11 @@ struct slice {
     uint32_t first, n;
 };
 
-struct widening {
+struct widening : stored_rows {
     struct slice slices[LINEAR_MAX_PARTS];
-    struct weight_format format;
-    uint32_t n_in, n_rows, n_blocks; /* n_blocks: of a row */
-    size_t row_bytes;
-    bool in_strips, scales_in_strips;
+    uint32_t n_rows;
     __nv_bfloat16 *out;
 };
-
-static __device__ __forceinline__ float scale_at(const void *scales, size_t i,
-                                                 enum scale_type type) {
-    const uint8_t code = type >= SCALE_E8M0 ? __ldg(static_cast<const uint8_t *>(scales) + i) : 0;
-    switch (type) {
-    case SCALE_NONE: return 1.0f;
-    case SCALE_F32: return __ldg(static_cast<const float *>(scales) + i);
-    case SCALE_F16: return to_float(__ldg(static_cast<const __half *>(scales) + i));
-    case SCALE_BF16: return to_float(__ldg(static_cast<const __nv_bfloat16 *>(scales) + i));
-    case SCALE_E8M0:
-        return __uint_as_float(code == 0xff ? 0x7fffffffu
-                               : code == 0  ? 0x00400000u /* 2^-127 */
-                                            : (uint32_t)code << 23);
-    case SCALE_E4M3: return fp8_values(code).x;
-    }
-    return 0.0f;
-}
-
-/* Returns the value of a code of four bits.  E2M1 is f16 with the same bits, times 2^14. */
-static __device__ __forceinline__ float nibble(uint32_t code, enum element element) {
-    if (element == ELEMENT_I4) return (float)((int)code - 8);
-    return to_float(__ushort_as_half((unsigned short)((code & 8) << 12 | (code & 7) << 9))) *
-           16384.0f;
-}
-
-/* Returns element i of a row, without its scale. */
-static __device__ __forceinline__ float element_at(const void *row, uint32_t i,
-                                                   enum element element) {
-    if (element <= ELEMENT_BF16) return load_element(row, i, element);
-    if (element == ELEMENT_I8) return (float)static_cast<const int8_t *>(row)[i];
-    const uint8_t *codes = static_cast<const uint8_t *>(row);
-    if (element == ELEMENT_E4M3) return fp8_values(codes[i]).x;
-    return nibble(codes[i / 2] >> i % 2 * 4 & 15, element);
-}
 
 /* Holds the words of eight neighbours. */
 template <enum element E> struct eight {
@@ -130,12 +93,6 @@ static __device__ __forceinline__ float2 two_of(const eight<E> &x, int k) {
     }
 }
 
-/* Returns element * scale + min.  They are rounded apart, as everywhere. */
-static __device__ __forceinline__ float scaled(float x, float scale, float min, bool has_min) {
-    const float product = __fmul_rn(x, scale);
-    return has_min ? __fadd_rn(product, min) : product;
-}
-
 /* Returns the slice of a row of the slab; *row becomes its number in the part. */
 static __device__ __forceinline__ const struct slice *find_slice(const struct widening &w,
                                                                  uint32_t *row) {
@@ -143,32 +100,6 @@ static __device__ __forceinline__ const struct slice *find_slice(const struct wi
     while (*row >= slice->n) *row -= slice++->n;
     *row += slice->first;
     return slice;
-}
-
-/* Returns an element of a row in strips, without its scale. */
-static __device__ __forceinline__ float element_in_strip(const struct widening &w, const void *data,
-                                                         uint32_t row, uint32_t i) {
-    const uint32_t
-        bits = w.row_bytes * 8 / w.n_in,
-        slab = 256 / bits, r = row % STRIP_ROWS, c = i % 16, reg = r / 8 + c / 8 * 2,
-        lane = r % 8 * 4 + c % 8 / 2,
-        words = i % slab / 16 * (bits / 4) + (bits == 4 ? 0 : reg / 2),
-        bit = bits == 4 ? 4 * (reg + 4 * (c % 2)) : 8 * (2 * (c % 2) + 1 - reg % 2),
-        word = static_cast<const uint32_t *>(
-            data)[(((size_t)(row / STRIP_ROWS) * (w.n_in / slab) + i / slab) * 32 + lane) * 4 +
-                  words],
-        code = word >> bit & ((1u << bits) - 1);
-    if (w.format.element == ELEMENT_I8) return (float)(int8_t)code;
-    return w.format.element == ELEMENT_E4M3 ? fp8_values(code).x : nibble(code, w.format.element);
-}
-
-/* Returns the number of a row's scale of a block of columns. */
-static __device__ __forceinline__ size_t find_scale(const struct widening &w, uint32_t row,
-                                                    uint32_t block) {
-    const uint32_t r = row % STRIP_ROWS;
-    if (w.scales_in_strips)
-        return ((size_t)(row / STRIP_ROWS) * w.n_blocks + block) * STRIP_ROWS + r % 8 * 2 + r / 8;
-    return (w.format.block_rows ? (size_t)(row / w.format.block_rows) * w.n_blocks : 0) + block;
 }
 
 template <enum element E>
@@ -220,14 +151,9 @@ static __global__ void widen_any_kernel(const __grid_constant__ struct widening 
     if (at >= w.n_rows) return;
     uint32_t row = at;
     const struct slice *slice = find_slice(w, &row);
-    const void *data = static_cast<const char *>(slice->data) + row * w.row_bytes;
-    for (uint32_t k = threadIdx.x; k < w.n_in; k += 32) {
-        const size_t block = find_scale(w, row, w.format.block_cols ? k / w.format.block_cols : 0);
-        const float scale = scale_at(slice->scales, block, w.format.scale),
-                    min = w.format.has_min ? scale_at(slice->mins, block, w.format.scale) : 0.0f;
+    for (uint32_t k = threadIdx.x; k < w.n_in; k += 32)
         store_as(&w.out[(size_t)at * w.n_in + k],
-                 scaled(element_at(data, k, w.format.element), scale, min, w.format.has_min));
-    }
+                 value_at(w, slice->data, slice->scales, slice->mins, row, k));
 }
 
 /* Sets *found if a value is NaN or infinite. */
@@ -236,16 +162,9 @@ static __global__ void check_kernel(const __grid_constant__ struct widening w, u
     const struct slice *slice = w.slices;
     wait_for_previous();
     if (row >= w.n_rows) return;
-    const void *data = static_cast<const char *>(slice->data) + row * w.row_bytes;
     bool finite = true;
-    for (uint32_t k = threadIdx.x; k < w.n_in; k += 32) {
-        const size_t block = find_scale(w, row, w.format.block_cols ? k / w.format.block_cols : 0);
-        const float scale = scale_at(slice->scales, block, w.format.scale),
-                    min = w.format.has_min ? scale_at(slice->mins, block, w.format.scale) : 0.0f;
-        const float x = w.in_strips ? element_in_strip(w, slice->data, row, k)
-                                    : element_at(data, k, w.format.element);
-        finite &= isfinite(scaled(x, scale, min, w.format.has_min));
-    }
+    for (uint32_t k = threadIdx.x; k < w.n_in; k += 32)
+        finite &= isfinite(value_at(w, slice->data, slice->scales, slice->mins, row, k));
     if (!finite) *found = 1;
 }
 
@@ -265,23 +184,9 @@ static widener choose_widener(const struct widening *w) {
     }
 }
 
-/* Returns the parameters for weights of a format, without slices. */
-static struct widening widening_of(const struct weight_format *format, uint32_t n_in,
-                                   bool in_strips) {
-    const uint32_t block_cols = format->block_cols;
-    struct widening w = {};
-    w.format = *format;
-    w.n_in = n_in;
-    w.n_blocks = block_cols ? (n_in + block_cols - 1) / block_cols : 1;
-    w.row_bytes = element_bytes(format->element, n_in);
-    w.in_strips = in_strips;
-    w.scales_in_strips = in_strips && strips_hold_scales(format);
-    return w;
-}
-
 static cudaError_t start_widening(const struct product *p, const struct slab *slab,
                                   struct launch launch) {
-    struct widening w = widening_of(&p->w_format, p->n_in, p->in_strips);
+    struct widening w = {stored_rows_of(&p->w_format, p->n_in, p->in_strips)};
     w.out = static_cast<__nv_bfloat16 *>(const_cast<void *>(slab->p.parts[0].w));
     for (uint32_t i = 0; i < slab->p.n_parts; i++) {
         const struct product_part *part = &p->parts[slab->part[i]];
@@ -326,7 +231,7 @@ int unpacked_reserve(struct cuda_backend *cuda, struct error *err) {
 
 /* Checks a matrix.  The slab, which no product uses yet, has the answer. */
 static int check_matrix(struct cuda_backend *cuda, const struct weight *matrix, struct error *err) {
-    struct widening w = widening_of(&matrix->format, matrix->cols, matrix->in_strips);
+    struct widening w = {stored_rows_of(&matrix->format, matrix->cols, matrix->in_strips)};
     uint32_t *found = static_cast<uint32_t *>(cuda->products.slab), is_found = 0;
     w.n_rows = matrix->rows;
     w.slices[0] = {matrix->data, matrix->scales, matrix->mins, 0, matrix->rows};

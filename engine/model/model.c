@@ -376,16 +376,6 @@ static int check_device(const struct model_config *c, const char *dir, const str
                      dir, be->name);
 }
 
-/* Refuses experts, which none of its operations would compute. */
-static int check_experts(const struct model_config *c, const char *dir, const struct backend *be,
-                         struct error *err) {
-    if (be->ops->experts || feed_forward_experts(c, 1).n_experts == 0) return 0;
-    return error_set(err, ERR_UNSUPPORTED,
-                     "%.200s: mixtures of experts (%.60s) are not supported on the device %s: the "
-                     "device cpu has them",
-                     dir, c->architecture, be->name);
-}
-
 static int open_files(struct model *model, const char *dir, struct error *err) {
     const struct quantisation *how = &model->config.quantisation;
     return *how->method ? quantised_source_open(&model->files, dir, how, err)
@@ -407,7 +397,6 @@ static int open_model(struct loader *l, const char *dir) {
     int rc = model_config_load(&model->config, dir, l->source->context, l->err);
     if (rc) return rc;
     if ((rc = check_device(&model->config, dir, l->be, l->err))) return rc;
-    if ((rc = check_experts(&model->config, dir, l->be, l->err))) return rc;
     model->layers = calloc(model->config.n_layers, sizeof(*model->layers));
     if (!model->layers)
         return error_set(l->err, ERR_NOMEM, "%.200s: no memory for its layers", dir);

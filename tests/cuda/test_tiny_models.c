@@ -14,9 +14,7 @@
 #include "tests/cuda/cuda_test.h"
 
 #include "engine/device/backend.h"
-#include "engine/device/experts.h"
 #include "engine/device/pages.h"
-#include "engine/model/feed_forward.h"
 #include "tests/model/goldens.h"
 #include "tests/model/runner.h"
 #include "tests/model/tiny_models.h"
@@ -99,7 +97,7 @@ static bool is_refused(const char *name) {
     snprintf(dir, sizeof(dir), "%s/%s", models_dir, name);
     must(model_config_load(&config, dir, 0, &err), &err);
     const bool refused = (config.slopes && !gpu->takes_slopes) ||
-                         (feed_forward_experts(&config, 1).n_experts > 0 && !gpu->ops->experts);
+                         (config.softmax != SOFTMAX_PLAIN && !gpu->has_sinks);
     model_config_fini(&config);
     if (!refused) return false;
     assert_int_equal(model_load(&model, dir, NULL, gpu, &err), ERR_UNSUPPORTED);
