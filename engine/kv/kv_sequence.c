@@ -228,19 +228,15 @@ int kv_reserve(struct kv_sequence *kv, uint32_t n_tokens) {
     return kv_lists_take(kv, needs.lengths);
 }
 
-void kv_view(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq) {
-    *seq = (struct step_seq){.n_rows = n_rows, .layers = kv->views, .n_before = kv->n_tokens};
+/* Describes all rows up to the last one as new, and takes those before a slice away again. */
+void kv_view(struct kv_sequence *kv, uint32_t first_row, uint32_t n_rows, struct step_seq *seq) {
+    const uint32_t n_new = first_row + n_rows;
+    *seq = (struct step_seq){.n_rows = n_new, .layers = kv->views, .n_before = kv->n_tokens};
     for (uint32_t l = 0; l < kv->space->n_layers; l++)
-        kv->views[l] = (struct kv_view){kv->layers[l].pages, kv->n_tokens + n_rows, kv->n_tokens};
+        kv->views[l] = (struct kv_view){kv->layers[l].pages, kv->n_tokens + n_new, kv->n_tokens};
     for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++)
-        if ((*kind)->describe) (*kind)->describe(kv, n_rows, seq);
+        if ((*kind)->describe) (*kind)->describe(kv, n_new, seq);
     assert(kv_n_pages(kv->views[0].n_slots) <= kv->layers[0].n + kv->plan.n_buffer_pages);
-}
-
-/* Describes all rows up to the slice's last one as new, and takes those before it away again. */
-void kv_view_slice(struct kv_sequence *kv, uint32_t first_row, uint32_t n_rows,
-                   struct step_seq *seq) {
-    kv_view(kv, first_row + n_rows, seq);
     for (uint32_t l = 0; l < kv->space->n_layers; l++) kv->views[l].append_slot += first_row;
     seq->n_rows = n_rows;
     seq->n_before += first_row;

@@ -131,13 +131,10 @@ int kv_start(struct kv_sequence *kv, const struct kv_wish *wish, struct error *e
 /* Takes the pages and host blocks that n_tokens tokens in all need beyond what it has, all or none.
  * Evicts what is cached if need be.  ERR_FULL: that is not enough; ERR_NOMEM. */
 int kv_reserve(struct kv_sequence *kv, uint32_t n_tokens);
-/* Describes a step that appends n_rows tokens, whose pages are reserved.  Fills *seq, but for its
- * first_row; what it points to is the sequence's, until the next kv_view(). */
-void kv_view(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq);
-/* Describes a slice of a layer-major prompt as kv_view() does a step: n_rows rows from row
- * first_row on (layer_slice.first_row).  Row 0 is the first token that is not stored yet. */
-void kv_view_slice(struct kv_sequence *kv, uint32_t first_row, uint32_t n_rows,
-                   struct step_seq *seq);
+/* Describes a step or slice that appends n_rows tokens, whose pages are reserved.  first_row: 0 in
+ * a step, layer_slice.first_row in a slice; row 0 is the first token that is not stored yet.  Fills
+ * *seq, but for its first_row; what it points to is the sequence's, until the next kv_view(). */
+void kv_view(struct kv_sequence *kv, uint32_t first_row, uint32_t n_rows, struct step_seq *seq);
 /* Counts n_rows more tokens, which will be stored once the planned step has run. */
 void kv_commit(struct kv_sequence *kv, uint32_t n_rows);
 /* Forgets all but the first n_tokens tokens: the others were wrong guesses, and the next rows take

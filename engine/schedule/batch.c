@@ -73,7 +73,7 @@ static void add(struct batch *batch, struct sequence *seq) {
     uint32_t begin = seq->kv.n_tokens, first = step->n_rows;
     put_tokens(seq, batch->tokens + first);
     struct step_seq *out = &batch->seqs[step->n_seqs];
-    kv_view(&seq->kv, seq->n_rows, out);
+    kv_view(&seq->kv, 0, seq->n_rows, out);
     out->first_row = first;
     batch->selects |= out->select != NULL;
     if (seq->is_sparse_chunk) choose_keys(batch, seq, out, begin, seq->n_rows);
@@ -128,7 +128,7 @@ void batch_build_slice(struct batch *batch, struct sequence *seq, uint32_t n_row
     begin(batch, STEP_TIME_SLICE);
     batch->slice = seq->slice;
     batch->slice.n_rows = n_rows;
-    kv_view_slice(&seq->kv, before, n_rows, out);
+    kv_view(&seq->kv, before, n_rows, out);
     if (seq->was_sparse) choose_keys(batch, seq, out, stored, seq->slice.n_prompt_rows);
     memcpy(batch->tokens, seq->tokens + first, n_rows * sizeof(*batch->tokens));
     for (uint32_t i = 0; i < n_rows; i++) batch->positions[i] = first + i;

@@ -81,7 +81,7 @@ static void run_piece(struct life *life, uint32_t max_rows) {
     const uint32_t left = chunk_end - life->kv.n_tokens, n = min_u32(left, max_rows);
     struct step_seq seq;
     assert_int_equal(kv_ask(&life->kv, &(struct kv_wish){0}).n_rows, left);
-    kv_view(&life->kv, n, &seq);
+    kv_view(&life->kv, 0, n, &seq);
     check_views(life, &seq, life->n_slots, life->n_slots + n);
     assert_int_equal(seq.begins_chunk, life->kv.n_tokens == life->chunk_begin);
     assert_int_equal(seq.compress, n == left);
@@ -102,7 +102,7 @@ static void run_generated(struct life *life) {
     struct step_seq seq;
     const bool full = life->n_slots == life->capacity;
     assert_int_equal(kv_ask(&life->kv, &(struct kv_wish){0}).n_rows, 1);
-    kv_view(&life->kv, 1, &seq);
+    kv_view(&life->kv, 0, 1, &seq);
     check_views(life, &seq, full ? KV_FREE_SLOT : life->n_slots, life->n_slots + 1);
     assert_false(seq.begins_chunk || seq.compress);
     assert_int_equal(seq.score_row, 0);
@@ -268,7 +268,7 @@ static void step(struct kv_sequence *kv) {
     const uint32_t n = kv_ask(kv, &(struct kv_wish){0}).n_rows;
     struct step_seq seq;
     struct error err = {0};
-    kv_view(kv, n, &seq);
+    kv_view(kv, 0, n, &seq);
     kv_commit(kv, n);
     assert_int_equal(kv_submitted(kv, same_text, NULL, &err), 0);
 }

@@ -211,7 +211,7 @@ static void advance(struct fixture *f, struct user *u) {
         return;
     }
     struct step_seq seq;
-    kv_view(&u->kv, n, &seq);
+    kv_view(&u->kv, 0, n, &seq);
     assert_ptr_equal(seq.layers, u->kv.views);
     assert_null(seq.budget);
     assert_int_equal(u->kv.views[N_LAYERS - 1].append_slot, u->kv.n_tokens);

@@ -454,7 +454,7 @@ static void look_back(const struct life *life, const struct kv_observation *o) {
 static void run_slice(struct life *life, const struct layer_slice *slice) {
     const uint32_t end = slice->first_row + slice->n_rows, layer = slice->layer;
     struct step_seq seq;
-    kv_view(&life->kv, end, &seq);
+    kv_view(&life->kv, 0, end, &seq);
     assert_true(!seq.select && seq.layers[layer].n_slots == end);
     for (uint32_t p = 0; p < pages(end); p++) {
         if (layer > 0) assert_int_equal(*tag_of(seq.layers[layer - 1].pages[p]), tag(layer - 1, p));
@@ -488,7 +488,7 @@ static void step(struct life *life, uint32_t n_rows) {
                          n_candidates(life, n_tokens) > life->n_selected;
     const bool fresh = life->kv.selection.select.n_candidates == 0;
     struct step_seq seq;
-    kv_view(&life->kv, n_rows, &seq);
+    kv_view(&life->kv, 0, n_rows, &seq);
     assert_int_equal(seq.select != NULL, selects);
     for (uint32_t l = 0; l < shape->n_layers; l++) {
         if (selects && is_sparse(l)) continue;

@@ -182,7 +182,7 @@ static int launch(struct fixture *f, struct user *u, uint32_t n) {
     struct step_seq seq;
     const int code = kv_reserve(&u->kv, u->kv.n_tokens + n);
     if (code) return code;
-    kv_view(&u->kv, n, &seq);
+    kv_view(&u->kv, 0, n, &seq);
     for (uint32_t l = 0; l < N_LAYERS; l++) {
         assert_int_equal(seq.layers[l].n_slots, u->kv.n_tokens + n);
         assert_int_equal(seq.layers[l].append_slot, u->kv.n_tokens);
