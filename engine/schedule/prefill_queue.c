@@ -16,13 +16,13 @@ static uint32_t n_seen(const struct prefill_queue *p, uint32_t n_before, bool ch
 
 /* Returns the work of the prompts' rows in a step or slice (step_time.h). */
 static double work_of(const struct prefill_queue *p, const struct batch *batch) {
-    const uint32_t layer = batch->kind == STEP_TIME_SLICE ? batch->slice.layer : UINT32_MAX;
+    const uint32_t layer = batch->kind == STEP_TIME_SLICE ? batch->slice.layer : STEP_TIME_ALL;
     double work = 0;
     for (uint32_t i = batch->step.n_decode; i < batch->step.n_seqs; i++) {
         const struct step_seq *seq = &batch->step.seqs[i];
         const uint32_t n_slots = seq->layers[step_first_budgeted(seq)].n_slots,
                        n_before = n_seen(p, n_slots - seq->n_rows, seq->sparse != NULL);
-        work += step_time_slice_work(&p->step_time, layer, seq->n_rows, n_before);
+        work += step_time_work(&p->step_time, layer, seq->n_rows, n_before);
     }
     return work;
 }
@@ -103,7 +103,7 @@ static uint32_t fitting_rows(const struct prefill_queue *p, const struct prefill
     chunk->is_chunk = true;
     chunk->n_shown = kv_n_shown(&seq->kv);
     chunk->n_seen = n_seen(p, n_resident, seq->prefill_order == PREFILL_SPARSE_CHUNKED);
-    uint64_t most = step_time_rows(&p->step_time, budget->work, chunk->n_seen);
+    uint64_t most = step_time_rows(&p->step_time, STEP_TIME_ALL, budget->work, chunk->n_seen);
     if (budget->is_whole) most = max_u64(most, PREFILL_MIN_STEP_ROWS);
     else most = min_u64(most, budget->n_slots - min_u64(budget->n_slots, chunk->n_shown));
     return (uint32_t)min_u64(most, budget->n_rows);
@@ -137,7 +137,8 @@ void prefill_queue_place(const struct prefill_queue *p, struct prefill_budget *b
     const uint32_t n_before =
         rows->is_chunk ? rows->n_seen : kv_n_resident(&seq->kv, seq->kv.n_tokens);
     budget->n_rows -= n;
-    budget->work = fmax(0, budget->work - step_time_work(&p->step_time, n, n_before));
+    const double work = step_time_work(&p->step_time, STEP_TIME_ALL, n, n_before);
+    budget->work = fmax(0, budget->work - work);
     if (rows->is_chunk) {
         budget->n_slots -= min_u64(budget->n_slots, (uint64_t)rows->n_shown + n);
         budget->is_whole = false;
@@ -187,6 +188,12 @@ static uint32_t slice_rows(const struct sequence *seq, uint32_t most) {
     return left <= most ? left : most - most % SPARSE_TILE;
 }
 
+/* Returns how many rows of the owner's layer behind n_before slots take at most `seconds`. */
+static uint32_t rows_within(const struct prefill_queue *p, double seconds, uint32_t n_before) {
+    const double work = step_time_budget(&p->step_time, STEP_TIME_SLICE, seconds);
+    return step_time_rows(&p->step_time, p->owner->slice.layer, work, n_before);
+}
+
 /* Returns how many rows the rest of the interval allows.  A layer's last slice must leave time for
  * the index.  The cost of a prompt's first index is not known, nor that of its first rows with
  * chosen keys.  On a device that has never run them it is high.  So both come in a slice of at most
@@ -196,12 +203,12 @@ static uint32_t timely_rows(const struct prefill_queue *p, const struct sequence
     const struct layer_slice *next = &seq->slice;
     const uint32_t left = next->n_prompt_rows - next->first_row, stored = seq->kv.n_tokens,
                    n_before = n_seen(p, stored + next->first_row, seq->was_sparse),
-                   most = step_time_slice_rows(step_time, next->layer, p->until_step_s, n_before);
+                   most = rows_within(p, p->until_step_s, n_before);
     if (seq->was_sparse && next->layer > 0 && step_time->seen == 0) return 0;
     if (left > most || !seq->was_sparse) return most;
     const double index_s = step_time_index_seconds(step_time, stored + next->n_prompt_rows);
     if (index_s == 0) return left - 1;
-    return step_time_slice_rows(step_time, next->layer, p->until_step_s - index_s, n_before);
+    return rows_within(p, p->until_step_s - index_s, n_before);
 }
 
 /* Advances the owner past the slice.  The prompt's rows count as stored once its last slice is

@@ -19,8 +19,10 @@ struct step_time step_time_make(double row_work, double enter_work, double pair_
                               .max_s = planned_share * limit_s};
 }
 
-double step_time_work(const struct step_time *step_time, uint32_t n_rows, uint32_t n_before) {
+double step_time_work(const struct step_time *step_time, uint32_t layer, uint32_t n_rows,
+                      uint32_t n_before) {
     const double n = n_rows;
+    if (layer == 0) return n * step_time->enter_work;
     return n * step_time->row_work + (n * n_before + n * (n + 1) / 2) * step_time->pair_work;
 }
 
@@ -35,24 +37,13 @@ static uint32_t whole_rows(double n) {
 }
 
 /* Solves step_time_work() for n, in the form that loses no digits to cancellation. */
-uint32_t step_time_rows(const struct step_time *step_time, double work, uint32_t n_before) {
+uint32_t step_time_rows(const struct step_time *step_time, uint32_t layer, double work,
+                        uint32_t n_before) {
     if (isinf(work)) return UINT32_MAX;
+    if (layer == 0) return whole_rows(work / step_time->enter_work);
     const double half = step_time->pair_work / 2,
                  linear = step_time->row_work + step_time->pair_work * (n_before + 0.5);
     return whole_rows(2 * work / (linear + sqrt(linear * linear + 4 * half * work)));
-}
-
-double step_time_slice_work(const struct step_time *step_time, uint32_t layer, uint32_t n_rows,
-                            uint32_t n_before) {
-    if (layer == 0) return n_rows * step_time->enter_work;
-    return step_time_work(step_time, n_rows, n_before);
-}
-
-uint32_t step_time_slice_rows(const struct step_time *step_time, uint32_t layer, double seconds,
-                              uint32_t n_before) {
-    const double work = step_time_budget(step_time, STEP_TIME_SLICE, seconds);
-    if (layer == 0) return whole_rows(work / step_time->enter_work);
-    return step_time_rows(step_time, work, n_before);
 }
 
 double step_time_seconds(const struct step_time *step_time, enum step_time_kind kind, double work) {

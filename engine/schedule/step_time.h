@@ -22,6 +22,9 @@
 /* What a time is of: their seconds per work differ. */
 enum step_time_kind { STEP_TIME_STEP, STEP_TIME_SLICE, STEP_TIME_N_KINDS };
 
+/* Instead of the layer of a slice: the rows go through all layers, in a step. */
+#define STEP_TIME_ALL UINT32_MAX
+
 /* What has been learned. */
 struct step_time {
     double row_work, pair_work; /* work of a row; of a row and a slot that it sees */
@@ -38,23 +41,18 @@ struct step_time {
 struct step_time step_time_make(double row_work, double enter_work, double pair_work,
                                 double limit_s);
 
-/* Returns the work of n_rows rows of one sequence.  Each sees n_before slots, those of the rows
- * before it and its own. */
-double step_time_work(const struct step_time *step_time, uint32_t n_rows, uint32_t n_before);
+/* Returns the work of n_rows rows of one sequence: in a slice of this layer, or in a step
+ * (STEP_TIME_ALL).  Each sees n_before slots, those of the rows before it and its own.  In layer 0,
+ * which they only enter, it is n_rows * enter_work. */
+double step_time_work(const struct step_time *step_time, uint32_t layer, uint32_t n_rows,
+                      uint32_t n_before);
 /* Returns how much work a step or slice can do in these seconds, which do not include base.  0: the
  * seconds per work are not known yet, or there are no seconds (0 or less). */
 double step_time_budget(const struct step_time *step_time, enum step_time_kind kind,
                         double seconds);
 /* Returns how many rows have at most this step_time_work(); UINT32_MAX if work is INFINITY. */
-uint32_t step_time_rows(const struct step_time *step_time, double work, uint32_t n_before);
-/* Returns the work of n_rows rows in a slice of this layer: step_time_work(), but in layer 0, which
- * they only enter, n_rows * enter_work. */
-double step_time_slice_work(const struct step_time *step_time, uint32_t layer, uint32_t n_rows,
-                            uint32_t n_before);
-/* Returns how many rows of a slice of this layer, behind n_before slots, take at most `seconds`; 0
- * before the first slice has been measured. */
-uint32_t step_time_slice_rows(const struct step_time *step_time, uint32_t layer, double seconds,
-                              uint32_t n_before);
+uint32_t step_time_rows(const struct step_time *step_time, uint32_t layer, double work,
+                        uint32_t n_before);
 /* Returns the seconds that a step or a slice of this work is expected to take; those of a step
  * include base.  What has not been measured yet counts as 0. */
 double step_time_seconds(const struct step_time *step_time, enum step_time_kind kind, double work);

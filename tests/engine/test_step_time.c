@@ -9,29 +9,31 @@ TEST(rows_are_the_most_that_the_work_allows) {
     const uint32_t before[] = {0, 1, 1000, 1000000}, rows[] = {1, 64, 5000, 300000};
     for (int i = 0; i < 4; i++)
         for (int j = 0; j < 4; j++) {
-            const double work = step_time_work(&step_time, rows[j], before[i]);
-            assert_int_equal(step_time_rows(&step_time, work * (1 + 1e-9), before[i]), rows[j]);
-            assert_int_equal(step_time_rows(&step_time, work * (1 - 1e-9), before[i]), rows[j] - 1);
+            const double work = step_time_work(&step_time, STEP_TIME_ALL, rows[j], before[i]);
+            for (int sign = -1; sign <= 1; sign += 2)
+                assert_int_equal(
+                    step_time_rows(&step_time, STEP_TIME_ALL, work * (1 + sign * 1e-9), before[i]),
+                    rows[j] - (sign < 0));
         }
-    assert_int_equal(step_time_rows(&step_time, 0, 7), 0);
-    assert_int_equal(step_time_rows(&step_time, INFINITY, 7), UINT32_MAX);
+    assert_int_equal(step_time_rows(&step_time, STEP_TIME_ALL, 0, 7), 0);
+    assert_int_equal(step_time_rows(&step_time, STEP_TIME_ALL, INFINITY, 7), UINT32_MAX);
 }
 
 TEST(nothing_fits_before_anything_is_known) {
     const struct step_time step_time = step_time_make(10, 2, 1, 0.1);
     assert_true(step_time_budget(&step_time, STEP_TIME_STEP, 0.1) == 0);
-    assert_int_equal(step_time_slice_rows(&step_time, 0, 0.1, 0), 0);
-    assert_int_equal(step_time_slice_rows(&step_time, 1, 0.1, 0), 0);
+    assert_true(step_time_budget(&step_time, STEP_TIME_SLICE, 0.1) == 0);
+    assert_int_equal(step_time_rows(&step_time, 0, 0, 0), 0);
 }
 
 TEST(slices_of_the_first_layer_cost_less) {
     (void)state;
-    struct step_time step_time = step_time_make(1000, 100, 2, 0);
-    step_time_measure(&step_time, STEP_TIME_SLICE, 1e6, false, 1);
+    const struct step_time step_time = step_time_make(1000, 100, 2, 0);
     for (uint32_t layer = 0; layer < 2; layer++) {
-        const double work = step_time_slice_work(&step_time, layer, 5000, 7);
-        assert_true(work == (layer == 0 ? 5000 * 100.0 : step_time_work(&step_time, 5000, 7)));
-        assert_int_equal(step_time_slice_rows(&step_time, layer, work * (1 + 1e-9) / 1e6, 7), 5000);
+        const double work = step_time_work(&step_time, layer, 5000, 7);
+        assert_true(layer > 0 ? work == step_time_work(&step_time, STEP_TIME_ALL, 5000, 7)
+                              : work == 5000 * 100.0);
+        assert_int_equal(step_time_rows(&step_time, layer, work * (1 + 1e-9), 7), 5000);
     }
 }
 
