@@ -67,6 +67,24 @@ static void choose_keys(struct batch *batch, struct sequence *seq, struct step_s
     out->sparse = &batch->choice;
 }
 
+/* Adds the sequence, whose n_rows rows of the batch follow its first n_before tokens, with what is
+ * sampled of them.  Nothing is sampled of a slice that does not leave the last layer. */
+static struct batch_entry *add_entry(struct batch *batch, struct sequence *seq, uint32_t n_before,
+                                     uint32_t n_rows) {
+    struct step *step = &batch->step;
+    struct batch_entry *entry = &batch->entries[step->n_seqs++];
+    struct sample_row *samples = batch->samples + batch->n_samples;
+    *entry = (struct batch_entry){.seq = seq, .first_sample = batch->n_samples};
+    step->n_layers = seq->kv.space->n_layers;
+    if (batch->kind == STEP_TIME_STEP || batch->slice.layer == step->n_layers)
+        entry->n_samples = sequence_sample_rows(seq, n_before, n_rows, step->n_rows, samples);
+    entry->draws = entry->n_samples > 0 && samples[entry->n_samples - 1].kind == SAMPLE_DRAW;
+    batch->n_samples += entry->n_samples;
+    batch->reads_tokens |= entry->n_samples > 0 && sequence_reads_tokens(seq);
+    step->n_rows += n_rows;
+    return entry;
+}
+
 static void add(struct batch *batch, struct sequence *seq) {
     struct step *step = &batch->step;
     assert(step->n_seqs < batch->max_seqs && step->n_rows + seq->n_rows <= batch->max_rows);
@@ -79,15 +97,8 @@ static void add(struct batch *batch, struct sequence *seq) {
     if (seq->is_sparse_chunk) choose_keys(batch, seq, out, begin, seq->n_rows);
     for (uint32_t i = 0; i < seq->n_rows; i++)
         batch->positions[first + i] = first_position(out) + i;
-    uint32_t n_samples =
-        sequence_sample_rows(seq, begin, seq->n_rows, first, batch->samples + batch->n_samples);
-    batch->entries[step->n_seqs++] =
-        (struct batch_entry){seq, batch->n_samples, n_samples, begin + seq->n_rows};
-    batch->n_samples += n_samples;
-    batch->reads_tokens |= n_samples > 0 && sequence_reads_tokens(seq);
+    add_entry(batch, seq, begin, seq->n_rows)->n_stored = begin + seq->n_rows;
     batch->n_drafting += seq->n_drafts > 0;
-    step->n_rows += seq->n_rows;
-    step->n_layers = seq->kv.space->n_layers;
 }
 
 /* Tells whether attn_decode computes the sequence's row.  attn_prefill computes the rows of a
@@ -95,9 +106,7 @@ static void add(struct batch *batch, struct sequence *seq) {
  * steps.  The last row of a layer-major prompt is always computed alone, and by attn_decode:
  * attn_prefill takes many times as long for one row that sees so many slots. */
 static bool is_decoding(const struct sequence *seq) {
-    const uint32_t together =
-        seq->was_sparse ? seq->prefill.n_together : kv_plan_together(&seq->kv.plan);
-    return seq->n_rows == 1 && seq->kv.n_tokens >= together;
+    return seq->n_rows == 1 && seq->kv.n_tokens >= seq->n_together;
 }
 
 static void begin(struct batch *batch, enum step_time_kind kind) {
@@ -132,14 +141,7 @@ void batch_build_slice(struct batch *batch, struct sequence *seq, uint32_t n_row
     if (seq->was_sparse) choose_keys(batch, seq, out, stored, seq->slice.n_prompt_rows);
     memcpy(batch->tokens, seq->tokens + first, n_rows * sizeof(*batch->tokens));
     for (uint32_t i = 0; i < n_rows; i++) batch->positions[i] = first + i;
-    if (batch->slice.layer == seq->kv.space->n_layers)
-        batch->n_samples = sequence_sample_rows(seq, first, n_rows, 0, batch->samples);
-    batch->reads_tokens = batch->n_samples > 0 && sequence_reads_tokens(seq);
-    batch->entries[0] =
-        (struct batch_entry){.seq = seq, .n_samples = batch->n_samples, .n_stored = stored};
-    batch->step.n_seqs = 1;
-    batch->step.n_rows = n_rows;
-    batch->step.n_layers = seq->kv.space->n_layers;
+    add_entry(batch, seq, first, n_rows)->n_stored = stored;
 }
 
 const struct evict_total *batch_evicted(const struct batch *batch, uint32_t at) {
@@ -151,7 +153,7 @@ const struct evict_total *batch_evicted(const struct batch *batch, uint32_t at) 
 void batch_complete_samples(struct batch *batch) {
     for (uint32_t i = 0; i < batch->step.n_seqs; i++) {
         const struct batch_entry *entry = &batch->entries[i];
-        if (batch_samples(batch, entry))
+        if (entry->draws)
             sequence_complete_row(entry->seq,
                                   &batch->samples[entry->first_sample + entry->n_samples - 1]);
     }
@@ -170,9 +172,4 @@ int batch_submitted(const struct batch *batch, struct error *err) {
 bool batch_only_generates(const struct batch *batch) {
     return batch->kind == STEP_TIME_STEP &&
            batch->step.n_decode + batch->n_drafting == batch->step.n_seqs;
-}
-
-bool batch_samples(const struct batch *batch, const struct batch_entry *entry) {
-    return entry->n_samples > 0 &&
-           batch->samples[entry->first_sample + entry->n_samples - 1].kind == SAMPLE_DRAW;
 }

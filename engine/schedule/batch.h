@@ -21,6 +21,7 @@ struct batch_entry {
     struct sequence *seq;
     uint32_t first_sample, n_samples; /* its rows of `samples` */
     uint32_t n_stored;                /* its stored tokens once the step has run */
+    bool draws; /* its last row of `samples` draws a token, and does not only score the prompt */
 };
 
 /* A step or a slice: what the device is given, and what it returns. */
@@ -78,7 +79,5 @@ const struct evict_total *batch_evicted(const struct batch *batch, uint32_t at);
 
 /* Tells whether all of the step's sequences generate, with guesses or without. */
 bool batch_only_generates(const struct batch *batch);
-/* Tells whether the entry's last sample row draws a token, and not only scores the prompt. */
-bool batch_samples(const struct batch *batch, const struct batch_entry *entry);
 
 #endif

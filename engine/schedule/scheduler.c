@@ -200,7 +200,7 @@ static struct batch *complete(struct scheduler *s) {
     for (uint32_t i = 0; i < batch->step.n_seqs; i++) {
         struct sequence *seq = batch->entries[i].seq;
         seq->n_inflight--;
-        if (batch_samples(batch, &batch->entries[i])) seq->n_sampled--;
+        if (batch->entries[i].draws) seq->n_sampled--;
     }
     return batch;
 }
@@ -444,7 +444,7 @@ static struct batch *launch(struct scheduler *s, struct batch *batch) {
     for (uint32_t i = 0; i < batch->step.n_seqs; i++) {
         const struct batch_entry *entry = &batch->entries[i];
         entry->seq->n_inflight++;
-        if (!batch_samples(batch, entry)) continue;
+        if (!entry->draws) continue;
         entry->seq->n_sampled++;
         entry->seq->draw_row = entry->first_sample + entry->n_samples - 1;
     }

@@ -45,6 +45,7 @@ static int init_parts(struct sequence *seq, const struct engine_request *request
     if (!seq->ending) return ERR_NOMEM;
     if (request->kept && !(seq->kept = kv_kept_create(plan->kv.n_most))) return ERR_NOMEM;
     seq->prefill = plan->prefill;
+    seq->n_together = kv_plan_together(&plan->kv);
     seq->speculates = seq->speculation.is_on = plan->speculates;
     if (seq->speculates && drafter_init(&seq->drafter, plan->kv.n_most, shared->recent,
                                         answers_scope(shared, request), shared->guess_credit))

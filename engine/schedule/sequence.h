@@ -76,6 +76,9 @@ struct sequence {
     enum prefill_order
         prefill_order;        /* for the rest of the prompt; PREFILL_CHUNKED if none is left */
     struct layer_slice slice; /* PREFILL_LAYER_MAJOR: the next one; its n_rows is not set */
+    uint32_t n_together;      /* tokens of the prompt that are computed as a prompt, even where a
+                                 step has one row of them (kv_plan_together(); prefill.n_together
+                                 once rows are sparse) */
     bool is_sparse_chunk;     /* PREFILL_SPARSE_CHUNKED: the planned chunk chooses its keys */
     bool was_sparse;          /* some prompt rows were computed sparsely; all rows of a sparse
                                  layer-major prompt are */
