@@ -70,8 +70,27 @@ static uint32_t max_rows(const struct kv_sequence *kv) {
     return min_u32(sequence_state_max_rows(kv), kv_needs(kv, kv->n_tokens).n_rows);
 }
 
+/* Returns how many of the first n_tokens tokens are not evicted once they are stored. */
+static uint32_t n_resident(const struct kv_sequence *kv, uint32_t n_tokens) {
+    uint32_t n = n_tokens;
+    for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++)
+        if ((*kind)->n_resident) n = min_u32(n, (*kind)->n_resident(kv, n_tokens));
+    return n;
+}
+
+/* Returns the most slots that a layer shows the next row. */
+static uint32_t n_shown(const struct kv_sequence *kv) {
+    const uint32_t n_in_window = kv->n_tokens - kv_window_n_left_out(kv) * PAGE_TOKENS,
+                   n = n_resident(kv, kv->n_tokens);
+    return layer_set_is_empty(&kv->plan.budgeted) ? min_u32(n, n_in_window)
+                                                  : max_u32(n, n_in_window);
+}
+
 struct kv_grant kv_ask(struct kv_sequence *kv, const struct kv_wish *wish) {
-    struct kv_grant grant = {.n_rows = max_rows(kv)};
+    struct kv_grant grant = {.n_rows = max_rows(kv),
+                             .n_resident = n_resident(kv, kv->n_tokens),
+                             .n_shown = n_shown(kv),
+                             .n_token_blocks = selection_token_blocks(kv)->n};
     if (wish->n_tokens > 0) {
         grant.missing = kv_missing(kv, wish->n_tokens);
         grant.unavailable = kv_unavailable(kv->space, grant.missing, wish->left);
@@ -94,32 +113,12 @@ bool kv_plan_can_undo_rows(const struct kv_plan *plan) {
     return true;
 }
 
-uint32_t kv_n_resident(const struct kv_sequence *kv, uint32_t n_tokens) {
-    uint32_t n_resident = n_tokens;
-    for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++)
-        if ((*kind)->n_resident)
-            n_resident = min_u32(n_resident, (*kind)->n_resident(kv, n_tokens));
-    return n_resident;
-}
-
-uint32_t kv_n_shown(const struct kv_sequence *kv) {
-    const uint32_t n_resident = kv_n_resident(kv, kv->n_tokens),
-                   n_left_out = kv_window_n_left_out(kv) * PAGE_TOKENS;
-    if (layer_set_is_empty(&kv->plan.budgeted))
-        return min_u32(n_resident, kv->n_tokens - n_left_out);
-    return max_u32(n_resident, kv->n_tokens - n_left_out);
-}
-
 struct kv_amount kv_growth(const struct kv_sequence *kv, uint32_t n_tokens) {
     const uint64_t n_next = (uint64_t)n_tokens + PAGE_TOKENS;
     struct kv_amount growth = {.blocks = kv_needs(kv, n_next).beside.blocks};
     for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++)
         if ((*kind)->grows) growth.pages = kv->space->n_layers;
     return growth;
-}
-
-uint32_t kv_n_host_blocks(struct kv_sequence *kv) {
-    return selection_token_blocks(kv)->n;
 }
 
 uint32_t kv_n_used(const struct kv_sequence *kv) {
@@ -132,11 +131,11 @@ uint32_t kv_n_used(const struct kv_sequence *kv) {
 }
 
 struct kv_usage kv_report(const struct kv_sequence *kv, uint32_t n_tokens) {
-    const uint32_t n_resident = kv_n_resident(kv, n_tokens);
+    const uint32_t n = n_resident(kv, n_tokens);
     struct kv_usage usage = kv->counted;
     usage.values[KV_BUDGET_TOKENS] = kv->plan.budget.capacity;
-    usage.values[KV_RESIDENT_TOKENS] = n_resident;
-    usage.values[KV_EVICTED_TOKENS] = (double)n_tokens - n_resident;
+    usage.values[KV_RESIDENT_TOKENS] = n;
+    usage.values[KV_EVICTED_TOKENS] = (double)n_tokens - n;
     usage.values[KV_OFFLOADED_TOKENS] = selection_n_offloaded(kv);
     return usage;
 }

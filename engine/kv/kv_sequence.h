@@ -108,10 +108,15 @@ struct kv_wish {
     uint32_t n_max;
 };
 
-/* The answer of kv_ask(). */
+/* The answer of kv_ask().  The first four members are answered whatever is asked. */
 struct kv_grant {
-    uint32_t n_rows;              /* the most that the next step may have */
-    struct kv_amount missing;     /* what kv_reserve() takes for n_tokens */
+    uint32_t n_rows;          /* the most that the next step may have */
+    uint32_t n_resident;      /* stored tokens that the policy has not evicted; where layers
+                                     differ, the smallest number of all */
+    uint32_t n_shown;         /* the most slots that a layer shows the next row, without its own */
+    uint32_t n_token_blocks;  /* token blocks (prefix_cache.h) that it has, also those that the
+                                     prefix cache shares; without those of swapped pages */
+    struct kv_amount missing; /* what kv_reserve() takes for n_tokens */
     struct kv_amount unavailable; /* how much of that cannot be had beside what must be left */
     uint32_t n_found;    /* tokens that kv_start() would find; for a wish without n_tokens */
     bool waits_for_disk; /* it is held back while its files are read; others may start */
@@ -191,19 +196,10 @@ bool kv_should_wait(struct kv_sequence *kv, const uint32_t *tokens, struct kv_se
                     const uint32_t *others);
 /* Tells whether kv_take_back() is allowed: all the plan's kinds can undo rows.  Thread: any. */
 bool kv_plan_can_undo_rows(const struct kv_plan *plan);
-/* Returns how many of the first n_tokens tokens will not have been evicted by the policy once they
- * are stored.  Where layers differ, the smallest number of all. */
-uint32_t kv_n_resident(const struct kv_sequence *kv, uint32_t n_tokens);
-/* Returns the most slots that a layer shows the next row, besides the row's own. */
-uint32_t kv_n_shown(const struct kv_sequence *kv);
 /* Returns the most that the sequence, whose text has n_tokens tokens, may have to take for the next
  * token.  That is a page in every layer, if pages are taken as the text grows, and the host blocks
  * for PAGE_TOKENS more tokens. */
 struct kv_amount kv_growth(const struct kv_sequence *kv, uint32_t n_tokens);
-/* Returns how many token blocks (prefix_cache.h) the sequence has, those included that the prefix
- * cache shares.  Blocks of pages that are swapped out are not counted. */
-uint32_t kv_n_host_blocks(struct kv_sequence *kv);
-
 /* Returns how many pages of the pool the sequence holds: in its lists, its selection and its
  * buffers.  Pages that it shares with others count in full. */
 uint32_t kv_n_used(const struct kv_sequence *kv);

@@ -95,14 +95,9 @@ struct prefill_budget prefill_queue_budget(const struct prefill_queue *p,
     return budget;
 }
 
-/* Describes the chunk that the sequence could have: returns how many rows of it fit the budget, and
- * notes what they see. */
+/* Returns how many rows of this chunk fit the budget. */
 static uint32_t fitting_rows(const struct prefill_queue *p, const struct prefill_budget *budget,
-                             const struct sequence *seq, struct planned_rows *chunk) {
-    const uint32_t n_resident = kv_n_resident(&seq->kv, seq->kv.n_tokens);
-    chunk->is_chunk = true;
-    chunk->n_shown = kv_n_shown(&seq->kv);
-    chunk->n_seen = n_seen(p, n_resident, seq->prefill_order == PREFILL_SPARSE_CHUNKED);
+                             const struct planned_rows *chunk) {
     uint64_t most = step_time_rows(&p->step_time, STEP_TIME_ALL, budget->work, chunk->n_seen);
     if (budget->is_whole) most = max_u64(most, PREFILL_MIN_STEP_ROWS);
     else most = min_u64(most, budget->n_slots - min_u64(budget->n_slots, chunk->n_shown));
@@ -117,10 +112,14 @@ struct planned_rows prefill_queue_next_rows(const struct prefill_queue *p,
     seq->is_sparse_chunk = false;
     if (seq->prefill_order == PREFILL_LAYER_MAJOR) return (struct planned_rows){0};
     if (n_left <= 1 && !starts) return rows;
-    const uint32_t most = fitting_rows(p, budget, seq, &rows);
+    const struct kv_grant grant = kv_ask(&seq->kv, &(struct kv_wish){0});
+    rows.is_chunk = true;
+    rows.n_shown = grant.n_shown;
+    rows.n_seen = n_seen(p, grant.n_resident, seq->prefill_order == PREFILL_SPARSE_CHUNKED);
     if (n_left <= 1) return rows;
+    const uint32_t most = fitting_rows(p, budget, &rows);
     if (seq->prefill_order == PREFILL_CHUNKED)
-        rows.n = min_u32(min_u32(n_left, most), kv_ask(&seq->kv, &(struct kv_wish){0}).n_rows);
+        rows.n = min_u32(min_u32(n_left, most), grant.n_rows);
     else
         rows.n = prefill_chunk_rows(n_tokens, seq->n_prompt - n_tokens,
                                     min_u32(most, seq->prefill.chunk), &seq->is_sparse_chunk);
@@ -130,14 +129,12 @@ struct planned_rows prefill_queue_next_rows(const struct prefill_queue *p,
 /* Does not subtract the only row that a running sequence has left, which prefill_queue_budget()
  * counted.  After rows of guesses the step's first prefill chunk is still to come. */
 void prefill_queue_place(const struct prefill_queue *p, struct prefill_budget *budget,
-                         struct sequence *seq, const struct planned_rows *rows, uint32_t n_drafts) {
-    const uint32_t n = rows->is_chunk ? rows->n : n_drafts;
-    seq->n_rows = rows->n + n_drafts;
+                         struct sequence *seq, const struct planned_rows *rows) {
+    const uint32_t n = rows->is_chunk ? rows->n : rows->n_drafts;
+    seq->n_rows = rows->n + rows->n_drafts;
     if (n == 0) return;
-    const uint32_t n_before =
-        rows->is_chunk ? rows->n_seen : kv_n_resident(&seq->kv, seq->kv.n_tokens);
     budget->n_rows -= n;
-    const double work = step_time_work(&p->step_time, STEP_TIME_ALL, n, n_before);
+    const double work = step_time_work(&p->step_time, STEP_TIME_ALL, n, rows->n_seen);
     budget->work = fmax(0, budget->work - work);
     if (rows->is_chunk) {
         budget->n_slots -= min_u64(budget->n_slots, (uint64_t)rows->n_shown + n);

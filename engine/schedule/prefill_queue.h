@@ -62,10 +62,11 @@ struct prefill_budget {
 
 /* A sequence's rows in the next step. */
 struct planned_rows {
-    uint32_t n;       /* without those of guesses */
-    bool is_chunk;    /* they are a prefill chunk, and the next two are set */
-    uint32_t n_seen;  /* slots before the chunk that its rows see, for its work */
-    uint32_t n_shown; /* slots before the chunk, for the budget */
+    uint32_t n;        /* without those of guesses */
+    uint32_t n_drafts; /* rows of guesses; only where the row before them is no chunk */
+    bool is_chunk;     /* they are a prefill chunk */
+    uint32_t n_seen;   /* slots before a chunk, or before guesses, that their rows see: for work */
+    uint32_t n_shown;  /* slots before a chunk, for the budget */
 };
 
 /* Returns the next step's budget for chunks.  Its rows are max_rows, less one for each running
@@ -78,10 +79,10 @@ struct prefill_budget prefill_queue_budget(const struct prefill_queue *p,
 struct planned_rows prefill_queue_next_rows(const struct prefill_queue *p,
                                             const struct prefill_budget *budget,
                                             struct sequence *seq, uint32_t n_left, bool starts);
-/* Gives a running sequence these rows of the step, and rows for n_drafts guesses besides its own.
- * Subtracts a prefill chunk and the guesses from the budget. */
+/* Gives a running sequence these rows of the step.  Subtracts a prefill chunk and guesses from the
+ * budget. */
 void prefill_queue_place(const struct prefill_queue *p, struct prefill_budget *budget,
-                         struct sequence *seq, const struct planned_rows *rows, uint32_t n_drafts);
+                         struct sequence *seq, const struct planned_rows *rows);
 /* Counts the rows of a planned step as stored (kv_commit()), and sets the step's prompt_work.
  * Begins the time in which slices may run before the next step. */
 void prefill_queue_commit_step(struct prefill_queue *p, struct batch *step);

@@ -261,10 +261,10 @@ static void preempt(struct scheduler *s, uint32_t at, struct event_list *events)
 /* Returns the index of the sequence to preempt, because pages or host blocks are short for n_tokens
  * tokens of running[at] in all.  It is the last one that has any of them, at worst `at` itself. */
 static uint32_t victim(const struct scheduler *s, uint32_t at, uint32_t n_tokens) {
-    const struct kv_wish wish = {.n_tokens = n_tokens};
+    const struct kv_wish wish = {.n_tokens = n_tokens}, nothing = {0};
     uint32_t last = s->n_running - 1;
     if (kv_ask(&s->running[at]->kv, &wish).unavailable.blocks == 0) return last;
-    while (last > at && kv_n_host_blocks(&s->running[last]->kv) == 0) last--;
+    while (last > at && kv_ask(&s->running[last]->kv, &nothing).n_token_blocks == 0) last--;
     return last;
 }
 
@@ -292,16 +292,19 @@ static enum room make_room(struct scheduler *s, uint32_t at, uint32_t n_rows,
     return ROOM_LOST;
 }
 
-/* Returns how many guesses of the sequence there is space for beside the row that it gets.  For
- * guesses no page is taken that another running sequence may need next. */
-static uint32_t room_for_drafts(const struct scheduler *s, struct sequence *seq,
-                                const struct prefill_budget *budget) {
-    const uint32_t n = seq->kv.n_tokens + 1, most = min_u32(DRAFT_MAX, budget->n_rows);
+/* Lets the sequence guess behind its only row, if it does.  For guesses no page is taken that
+ * another running sequence may need next. */
+static void add_drafts(const struct scheduler *s, struct sequence *seq,
+                       const struct prefill_budget *budget, struct planned_rows *rows) {
+    const uint32_t n = seq->kv.n_tokens + 1;
+    uint32_t most = rows->n == 1 ? min_u32(DRAFT_MAX, budget->n_rows) : 0;
     const struct kv_wish wish = {.n_tokens = (uint64_t)n + most,
                                  .left.pages = (uint64_t)s->n_running * s->space->n_layers};
     const struct kv_grant grant = kv_ask(&seq->kv, &wish);
-    if (grant.missing.pages == 0 || grant.unavailable.pages == 0) return most;
-    return min_u32(most, (uint32_t)kv_n_pages(n) * PAGE_TOKENS - n);
+    if (grant.missing.pages > 0 && grant.unavailable.pages > 0)
+        most = min_u32(most, (uint32_t)kv_n_pages(n) * PAGE_TOKENS - n);
+    rows->n_drafts = sequence_draft(seq, most, s->n_running);
+    if (!rows->is_chunk) rows->n_seen = grant.n_resident;
 }
 
 /* Drops the guesses of the first n running sequences, because the planned step was abandoned.
@@ -318,7 +321,7 @@ static bool plan_running(struct scheduler *s, struct prefill_budget *budget,
     for (uint32_t i = 0; i < s->n_running;) {
         struct sequence *seq = s->running[i];
         const uint32_t n_left = sequence_awaits_jump(seq, s->n_running) ? 0 : sequence_n_left(seq);
-        const struct planned_rows rows =
+        struct planned_rows rows =
             prefill_queue_next_rows(&s->prefill_queue, budget, seq, n_left, false);
         const enum room room = make_room(s, i, rows.n, events);
         if (room == ROOM_LATER) {
@@ -326,9 +329,8 @@ static bool plan_running(struct scheduler *s, struct prefill_budget *budget,
             return false;
         }
         if (room == ROOM_LOST) continue;
-        const uint32_t most = seq->speculates && rows.n == 1 ? room_for_drafts(s, seq, budget) : 0,
-                       n_drafts = sequence_draft(seq, most, s->n_running);
-        prefill_queue_place(&s->prefill_queue, budget, seq, &rows, n_drafts);
+        if (seq->speculates) add_drafts(s, seq, budget, &rows);
+        prefill_queue_place(&s->prefill_queue, budget, seq, &rows);
         i++;
     }
     return true;
@@ -401,7 +403,7 @@ static void start_running(struct scheduler *s, struct sequence *seq, bool may_re
     s->stats.n_sparse += prefill_queue_begin(prefills, seq);
     const struct planned_rows rows =
         prefill_queue_next_rows(prefills, budget, seq, seq->n_tokens - seq->kv.n_tokens, true);
-    prefill_queue_place(prefills, budget, seq, &rows, 0);
+    prefill_queue_place(prefills, budget, seq, &rows);
     running_insert(s, seq);
 }
 
