@@ -86,6 +86,21 @@ static uint32_t n_shown(const struct kv_sequence *kv) {
                                                   : max_u32(n, n_in_window);
 }
 
+/* Returns what is available beside what must be left. */
+static struct kv_refusal refusal_of(const struct kv_space *space, struct kv_amount left) {
+    return (struct kv_refusal){
+        .is_set = true,
+        .pages = (int64_t)kv_n_available(space) - (int64_t)left.pages,
+        .blocks = (int64_t)kv_n_available_blocks(space) - (int64_t)left.blocks};
+}
+
+/* Tells whether the sequence found too little the last time, and no more is available now. */
+static bool is_refused(const struct kv_sequence *kv, struct kv_amount left) {
+    if (!kv->refusal.is_set) return false;
+    const struct kv_refusal now = refusal_of(kv->space, left);
+    return now.pages <= kv->refusal.pages && now.blocks <= kv->refusal.blocks;
+}
+
 struct kv_grant kv_ask(struct kv_sequence *kv, const struct kv_wish *wish) {
     struct kv_grant grant = {.n_rows = max_rows(kv),
                              .n_resident = n_resident(kv, kv->n_tokens),
@@ -97,7 +112,8 @@ struct kv_grant kv_ask(struct kv_sequence *kv, const struct kv_wish *wish) {
     }
     if (!wish->tokens) return grant;
     if (wish->n_tokens == 0) grant.n_found = kv_n_matchable(kv, wish->tokens, wish->n_max);
-    else grant.waits_for_disk = kv_read_ahead(kv, wish->tokens, wish->n_max, grant.missing);
+    else if (!is_refused(kv, wish->left))
+        grant.waits_for_disk = kv_read_ahead(kv, wish->tokens, wish->n_max, grant.missing);
     return grant;
 }
 
@@ -285,21 +301,30 @@ void kv_count(struct kv_sequence *kv, const struct evict_total *evicted,
     if (kv_plan_moves(&kv->plan)) values[KV_MOVED_COPIES] += selected->n_copies;
 }
 
-int kv_start(struct kv_sequence *kv, const struct kv_wish *wish, struct error *err) {
-    int code = ERR_FULL;
+/* Takes what the sequence wishes: kv_match() and kv_reserve(). */
+static int take(struct kv_sequence *kv, const struct kv_wish *wish) {
     kv_forget_reading(kv);
     kv_match(kv, wish->tokens, wish->n_max);
     const struct kv_amount missing = kv_missing(kv, wish->n_tokens);
     const bool fits = kv_is_available(kv->space, missing, wish->left);
     if (!fits) sequence_state_take_over(kv, kv_unavailable(kv->space, missing, wish->left).pages);
-    if (fits || kv_is_available(kv->space, kv_missing(kv, wish->n_tokens), wish->left))
-        code = kv_reserve(kv, (uint32_t)wish->n_tokens);
-    if (code == 0) {
-        kv_reading_started(kv);
-        return kv_resume(kv, err);
+    if (!fits && !kv_is_available(kv->space, kv_missing(kv, wish->n_tokens), wish->left))
+        return ERR_FULL;
+    return kv_reserve(kv, (uint32_t)wish->n_tokens);
+}
+
+int kv_start(struct kv_sequence *kv, const struct kv_wish *wish, struct error *err) {
+    static const char refused[] = "no memory for the request's pages";
+    const struct kv_refusal before = refusal_of(kv->space, wish->left);
+    if (is_refused(kv, wish->left)) return error_set(err, ERR_FULL, refused);
+    const int code = take(kv, wish);
+    kv->refusal = code ? before : (struct kv_refusal){0};
+    if (code) {
+        kv_suspend(kv, NULL); /* cannot fail: there is nothing new to swap out */
+        return error_set(err, code, refused);
     }
-    kv_suspend(kv, NULL); /* cannot fail: there is nothing new to swap out */
-    return error_set(err, code, "no memory for the request's pages");
+    kv_reading_started(kv);
+    return kv_resume(kv, err);
 }
 
 /* Gives every page back; what is swapped stays. */

@@ -57,6 +57,13 @@ struct kv_saved;
 struct layer_slice;
 struct select_total;
 
+/* What was available, beside what was to be left, when kv_start() failed; negative: less than
+ * that.  Zeroed: it has not failed since the sequence ran last. */
+struct kv_refusal {
+    bool is_set;
+    int64_t pages, blocks;
+};
+
 /* What one sequence has of the cache, embedded in struct sequence.  A member struct is opened only
  * by the file whose header declares it. */
 struct kv_sequence {
@@ -68,6 +75,7 @@ struct kv_sequence {
     uint32_t turn;     /* tokens before the present turn of a conversation, which it took from a
                           state at the end of another sequence; its prompt's chunks begin here */
     bool prompt_done;  /* the last step of its prompt has completed; kinds/bounded.c */
+    struct kv_refusal refusal;
     struct kv_usage counted; /* what steps have reported so far */
     /* Its lists (lists.h): */
     struct page_list *layers; /* [n_layers] */
@@ -119,7 +127,8 @@ struct kv_grant {
     struct kv_amount missing; /* what kv_reserve() takes for n_tokens */
     struct kv_amount unavailable; /* how much of that cannot be had beside what must be left */
     uint32_t n_found;    /* tokens that kv_start() would find; for a wish without n_tokens */
-    bool waits_for_disk; /* it is held back while its files are read; others may start */
+    bool waits_for_disk; /* it is held back while its files are read; others may start.  False where
+                            kv_start() would not try */
 };
 
 /* Returns what the sequence can have.  Takes nothing, but begins to read from disk for a sequence
@@ -127,8 +136,8 @@ struct kv_grant {
 struct kv_grant kv_ask(struct kv_sequence *kv, const struct kv_wish *wish);
 
 /* Starts a sequence without pages as it wishes: kv_match(), kv_reserve() and kv_resume(), all or
- * nothing.  ERR_FULL, ERR_NOMEM: nothing has been taken.  ERR_DEVICE: the sequence cannot
- * continue. */
+ * nothing.  ERR_FULL, ERR_NOMEM: nothing has been taken; it is not tried again before more is
+ * available, and the answer is ERR_FULL.  ERR_DEVICE: the sequence cannot continue. */
 int kv_start(struct kv_sequence *kv, const struct kv_wish *wish, struct error *err);
 
 /* ---- its life ---- */

@@ -26,11 +26,6 @@
 #include "engine/schedule/prefill_queue.h"
 #include "engine/schedule/sequence.h"
 
-/* Pages and host blocks that are available; negative when more must be left for others. */
-struct spare {
-    int64_t pages, blocks;
-};
-
 struct scheduler {
     const struct kv_space *space;
     uint32_t max_rows, max_seqs;
@@ -41,9 +36,6 @@ struct scheduler {
     struct sequence *first_waiting, *last_waiting;
     struct sequence **running; /* [n_running], by rank */
     uint32_t n_waiting, n_running;
-    /* The sequence that found too little, and what it found: it tries again only with more. */
-    const struct sequence *blocked;
-    struct spare blocked_by;
     struct batch batches[MAX_INFLIGHT]; /* a ring; n_inflight of them, from `oldest` on */
     uint32_t oldest, n_inflight;
     struct engine_stats stats;
@@ -126,7 +118,6 @@ static void waiting_remove(struct scheduler *s, struct sequence *seq) {
     if (seq->next) seq->next->prev = seq->prev;
     else s->last_waiting = seq->prev;
     seq->prev = seq->next = NULL;
-    if (s->blocked == seq) s->blocked = NULL;
     s->n_waiting--;
     s->stats.n_suspended -= seq->admitted;
 }
@@ -359,23 +350,12 @@ static struct kv_amount left_for_running(const struct scheduler *s) {
 
 /* Gives the sequence its pages, and restores what they held before a preemption.  ERR_FULL means
  * that it must wait.  *reads: it waits for the disk, and the next sequence in the queue may start
- * first.  A sequence that found too little does not try again before there is more. */
+ * first. */
 static int start_kv(struct scheduler *s, struct sequence *seq, struct kv_wish *wish, bool *reads,
                     struct error *err) {
     wish->left = left_for_running(s);
-    const struct spare before = {
-        .pages = (int64_t)kv_n_available(s->space) - (int64_t)wish->left.pages,
-        .blocks = (int64_t)kv_n_available_blocks(s->space) - (int64_t)wish->left.blocks};
-    if (s->blocked == seq && before.pages <= s->blocked_by.pages &&
-        before.blocks <= s->blocked_by.blocks)
-        return ERR_FULL;
-    *reads = s->space->disk && kv_ask(&seq->kv, wish).waits_for_disk;
-    if (*reads) return ERR_FULL;
-    const int code = kv_start(&seq->kv, wish, err);
-    if (code == 0) return 0;
-    s->blocked = seq;
-    s->blocked_by = before;
-    return code;
+    *reads = kv_ask(&seq->kv, wish).waits_for_disk;
+    return *reads ? ERR_FULL : kv_start(&seq->kv, wish, err);
 }
 
 /* Counts a sequence that runs for the first time. */
