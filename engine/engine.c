@@ -260,7 +260,8 @@ static void run_step(struct engine *e, struct event_list *events) {
         device_failed(e, &err, events);
         return;
     }
-    struct batch *batch = scheduler_plan(e->scheduler, events);
+    struct batch *batch = scheduler_plan(e->scheduler);
+    scheduler_end_failed(e->scheduler, events);
     const bool runs_ahead = e->config.backend->runs_ahead;
     e->stalled = !batch && scheduler_n_inflight(e->scheduler) == 0;
     const int code = batch ? submit_step(e, batch, events, &err) : 0;

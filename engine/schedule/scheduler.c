@@ -34,7 +34,8 @@ struct scheduler {
     struct prefill_queue prefill_queue;
     struct fair_share fair_share;
     struct sequence *first_waiting, *last_waiting;
-    struct sequence **running; /* [n_running], by rank */
+    struct sequence *first_failed; /* scheduler_end_failed() ends them */
+    struct sequence **running;     /* [n_running], by rank */
     uint32_t n_waiting, n_running;
     struct batch batches[MAX_INFLIGHT]; /* a ring; n_inflight of them, from `oldest` on */
     uint32_t oldest, n_inflight;
@@ -80,7 +81,7 @@ fail:
 
 void scheduler_destroy(struct scheduler *s) {
     if (!s) return;
-    assert(s->n_running == 0 && s->n_waiting == 0 && s->n_inflight == 0);
+    assert(s->n_running == 0 && s->n_waiting == 0 && !s->first_failed && s->n_inflight == 0);
     for (int i = 0; i < MAX_INFLIGHT; i++) batch_fini(&s->batches[i]);
     free(s->running);
     free(s);
@@ -150,7 +151,14 @@ static void count_failure(struct scheduler *s, int code) {
     s->stats.n_not_numbers += code == ERR_NUMERIC;
 }
 
-/* Ends a sequence that has been removed from both lists. */
+/* Puts a sequence aside that has been removed from both lists and has no pages.  It cannot go on;
+ * seq->failure says why. */
+static void fail(struct scheduler *s, struct sequence *seq) {
+    seq->next = s->first_failed;
+    s->first_failed = seq;
+}
+
+/* Ends a sequence that has been removed from all lists. */
 static void end(struct scheduler *s, struct sequence *seq, enum finish_reason reason, int code,
                 const char *text, struct event_list *events) {
     sequence_end(seq, reason, code, text, events);
@@ -201,6 +209,14 @@ static void retire_over(struct scheduler *s, const struct batch *batch) {
         if (batch->entries[i].seq->over) retire(s, batch->entries[i].seq);
 }
 
+void scheduler_end_failed(struct scheduler *s, struct event_list *events) {
+    while (s->first_failed) {
+        struct sequence *seq = s->first_failed;
+        s->first_failed = seq->next;
+        end(s, seq, FINISH_ERROR, seq->failure.code, seq->failure.text, events);
+    }
+}
+
 void scheduler_end_all(struct scheduler *s, enum finish_reason reason, int code, const char *text,
                        struct event_list *events) {
     while (s->n_inflight > 0) retire_over(s, complete(s));
@@ -233,20 +249,22 @@ void scheduler_fail_step(struct scheduler *s, int code, const char *text,
     }
 }
 
-static void preempt(struct scheduler *s, uint32_t at, struct event_list *events) {
+/* Takes its rows and pages from running[at], and removes it.  Returns what kv_suspend() does. */
+static int stop(struct scheduler *s, uint32_t at) {
     struct sequence *seq = s->running[at];
-    struct error err;
     running_remove(s, at);
-    s->stats.n_preempted++;
-    const int code = kv_suspend(&seq->kv, &err);
+    prefill_queue_end(&s->prefill_queue, seq);
+    const int code = kv_suspend(&seq->kv, &seq->failure);
     seq->n_rows = 0;
     seq->n_done = seq->kv.n_tokens;
-    if (code) {
-        end(s, seq, FINISH_ERROR, code, err.text, events);
-        return;
-    }
-    prefill_queue_end(&s->prefill_queue, seq);
-    waiting_insert(s, seq);
+    return code;
+}
+
+static void preempt(struct scheduler *s, uint32_t at) {
+    struct sequence *seq = s->running[at];
+    s->stats.n_preempted++;
+    if (stop(s, at)) fail(s, seq);
+    else waiting_insert(s, seq);
 }
 
 /* Returns the index of the sequence to preempt, because pages or host blocks are short for n_tokens
@@ -265,21 +283,21 @@ enum room { ROOM_TAKEN, ROOM_LATER, ROOM_LOST };
 
 /* Reserves pages for n_rows more tokens of running[at].  Preempts later sequences if necessary, but
  * none while a step is in flight. */
-static enum room make_room(struct scheduler *s, uint32_t at, uint32_t n_rows,
-                           struct event_list *events) {
+static enum room make_room(struct scheduler *s, uint32_t at, uint32_t n_rows) {
     struct sequence *seq = s->running[at];
     const uint32_t n_tokens = seq->kv.n_tokens + n_rows;
     int code;
     if (n_rows == 0) return ROOM_TAKEN;
-    while ((code = kv_reserve(&seq->kv, n_tokens)) == ERR_FULL) {
-        if (s->n_inflight > 0) return ROOM_LATER;
+    while ((code = kv_reserve(&seq->kv, n_tokens)) == ERR_FULL && s->n_inflight == 0) {
         const uint32_t last = victim(s, at, n_tokens);
-        preempt(s, last, events);
+        preempt(s, last);
         if (last == at) return ROOM_LOST;
     }
     if (code == 0) return ROOM_TAKEN;
-    running_remove(s, at);
-    end(s, seq, FINISH_ERROR, code, "no memory for the request's page lists", events);
+    if (s->n_inflight > 0) return ROOM_LATER;
+    stop(s, at);
+    error_set(&seq->failure, code, "no memory for the request's page lists");
+    fail(s, seq);
     return ROOM_LOST;
 }
 
@@ -307,14 +325,13 @@ static void forget_drafts(struct scheduler *s, uint32_t n) {
 
 /* Gives rows to the running sequences, and subtracts them from the budget.  Returns false if the
  * in-flight step must be finished first. */
-static bool plan_running(struct scheduler *s, struct prefill_budget *budget,
-                         struct event_list *events) {
+static bool plan_running(struct scheduler *s, struct prefill_budget *budget) {
     for (uint32_t i = 0; i < s->n_running;) {
         struct sequence *seq = s->running[i];
         const uint32_t n_left = sequence_awaits_jump(seq, s->n_running) ? 0 : sequence_n_left(seq);
         struct planned_rows rows =
             prefill_queue_next_rows(&s->prefill_queue, budget, seq, n_left, false);
-        const enum room room = make_room(s, i, rows.n, events);
+        const enum room room = make_room(s, i, rows.n);
         if (room == ROOM_LATER) {
             forget_drafts(s, i);
             return false;
@@ -351,11 +368,10 @@ static struct kv_amount left_for_running(const struct scheduler *s) {
 /* Gives the sequence its pages, and restores what they held before a preemption.  ERR_FULL means
  * that it must wait.  *reads: it waits for the disk, and the next sequence in the queue may start
  * first. */
-static int start_kv(struct scheduler *s, struct sequence *seq, struct kv_wish *wish, bool *reads,
-                    struct error *err) {
+static int start_kv(struct scheduler *s, struct sequence *seq, struct kv_wish *wish, bool *reads) {
     wish->left = left_for_running(s);
     *reads = kv_ask(&seq->kv, wish).waits_for_disk;
-    return *reads ? ERR_FULL : kv_start(&seq->kv, wish, err);
+    return *reads ? ERR_FULL : kv_start(&seq->kv, wish, &seq->failure);
 }
 
 /* Counts a sequence that runs for the first time. */
@@ -387,9 +403,8 @@ static void start_running(struct scheduler *s, struct sequence *seq, bool may_re
     running_insert(s, seq);
 }
 
-static void admit(struct scheduler *s, struct prefill_budget *budget, struct event_list *events) {
+static void admit(struct scheduler *s, struct prefill_budget *budget) {
     struct sequence *next;
-    struct error err;
     s->stats.n_deferred = 0;
     for (struct sequence *seq = s->first_waiting;
          seq && !budget->is_spent && s->n_running < s->max_seqs; seq = next) {
@@ -397,7 +412,7 @@ static void admit(struct scheduler *s, struct prefill_budget *budget, struct eve
         struct kv_wish wish = sequence_wish(seq);
         bool waits =
             is_held_back(s, seq, &wish) || prefill_queue_is_owned(&s->prefill_queue, seq, &wish);
-        const int code = waits ? ERR_FULL : start_kv(s, seq, &wish, &waits, &err);
+        const int code = waits ? ERR_FULL : start_kv(s, seq, &wish, &waits);
         if (waits) {
             s->stats.n_deferred++;
             continue;
@@ -410,7 +425,7 @@ static void admit(struct scheduler *s, struct prefill_budget *budget, struct eve
             continue;
         }
         waiting_remove(s, seq);
-        end(s, seq, FINISH_ERROR, code, err.text, events);
+        fail(s, seq);
     }
 }
 
@@ -438,14 +453,14 @@ void scheduler_note_new_graph(struct scheduler *s) {
         s->batches[(s->oldest + i) % MAX_INFLIGHT].untimed = true;
 }
 
-struct batch *scheduler_plan(struct scheduler *s, struct event_list *events) {
+struct batch *scheduler_plan(struct scheduler *s) {
     assert(s->n_inflight < MAX_INFLIGHT);
     struct batch *batch = &s->batches[(s->oldest + s->n_inflight) % MAX_INFLIGHT];
     struct prefill_queue *prefills = &s->prefill_queue;
     if (!prefills->slice_is_due) {
         struct prefill_budget budget = prefill_queue_budget(prefills, s->running, s->n_running);
-        if (!plan_running(s, &budget, events)) return NULL;
-        admit(s, &budget, events);
+        if (!plan_running(s, &budget)) return NULL;
+        admit(s, &budget);
         batch_build(batch, s->running, s->n_running);
         if (batch->step.n_rows > 0) {
             prefill_queue_commit_step(prefills, batch);

@@ -94,7 +94,10 @@ void scheduler_fail_step(struct scheduler *scheduler, int code, const char *text
  * again later.  Fewer than MAX_INFLIGHT may be in flight.  The caller runs it, calls
  * batch_submitted, fills results, and calls scheduler_finish_step, which takes the oldest in-flight
  * one.  After a failure it calls scheduler_fail_step or scheduler_end_all instead. */
-struct batch *scheduler_plan(struct scheduler *scheduler, struct event_list *events);
+struct batch *scheduler_plan(struct scheduler *scheduler);
+/* Ends the sequences that could not go on when a step was planned, with FINISH_ERROR: there was no
+ * memory, or the device failed.  Called after each scheduler_plan(). */
+void scheduler_end_failed(struct scheduler *scheduler, struct event_list *events);
 /* Takes the results of the oldest in-flight step or slice: appends the events of its sequences,
  * frees those that ended, and learns from its time. */
 void scheduler_finish_step(struct scheduler *scheduler, struct event_list *events);

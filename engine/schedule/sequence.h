@@ -29,6 +29,7 @@
 #ifndef ENGINE_SCHEDULE_SEQUENCE_H
 #define ENGINE_SCHEDULE_SEQUENCE_H
 
+#include "engine/base/error.h"
 #include "engine/device/layer_slice.h"
 #include "engine/device/sample.h"
 #include "engine/device/sparse.h"
@@ -71,7 +72,8 @@ struct sequence {
     uint32_t *tokens;              /* owned */
     uint32_t n_prompt, n_tokens, token_capacity;
     struct kv_sequence kv;
-    uint32_t n_done; /* tokens stored by completed steps, or found in the cache */
+    struct error failure; /* why it cannot start or go on */
+    uint32_t n_done;      /* tokens stored by completed steps, or found in the cache */
     struct prefill_plan prefill;
     enum prefill_order
         prefill_order;        /* for the rest of the prompt; PREFILL_CHUNKED if none is left */

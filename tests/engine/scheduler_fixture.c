@@ -728,7 +728,8 @@ void fixture_refuse(struct fixture *f, struct engine_request *r) {
 }
 
 bool fixture_step(struct fixture *f, uint32_t number) {
-    struct batch *batch = scheduler_plan(f->scheduler, &f->events);
+    struct batch *batch = scheduler_plan(f->scheduler);
+    scheduler_end_failed(f->scheduler, &f->events);
     if (batch) fixture_submit_step(f, batch);
     assert_int_equal(scheduler_n_inflight(f->scheduler), f->n_inflight);
     bool some = f->n_inflight > 0;

@@ -308,7 +308,7 @@ TEST(a_failure_ends_a_long_prompt_once) {
         fixture_submit(&f, &r, i + 1);
     }
     for (int n = 0; n < 5; n++) fixture_step(&f, 0);
-    assert_non_null(scheduler_plan(f.scheduler, &f.events)); /* the slice that fails */
+    assert_non_null(scheduler_plan(f.scheduler)); /* the slice that fails */
     scheduler_end_all(f.scheduler, FINISH_ERROR, ERR_DEVICE, "the device is gone", &f.events);
     fixture_drain(&f, 0);
     for (int i = 0; i < 3; i++) assert_int_equal(clients[i].last.error_code, ERR_DEVICE);
@@ -404,7 +404,7 @@ static double cold_s_of(struct machine *m, const struct batch *batch) {
 }
 
 static void machine_step(struct machine *m, struct fixture *f) {
-    struct batch *batch = scheduler_plan(f->scheduler, &f->events);
+    struct batch *batch = scheduler_plan(f->scheduler);
     if (batch) {
         const double step_s = batch->kind == STEP_TIME_STEP ? 2e-3 : 0;
         m->free_s = (m->free_s > clock_s ? m->free_s : clock_s) + step_s + rows_s_of(batch);

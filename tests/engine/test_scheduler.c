@@ -371,7 +371,7 @@ TEST(prompts_of_a_step_share_their_slots) {
     bool shared = false;
     for (struct batch *batch; scheduler_n_live(f.scheduler) > 0;) {
         uint64_t n_slots = 0;
-        batch = scheduler_plan(f.scheduler, &f.events);
+        batch = scheduler_plan(f.scheduler);
         assert_non_null(batch);
         const struct step *step = &batch->step;
         for (uint32_t i = step->n_decode; i < step->n_seqs; i++)
@@ -412,7 +412,7 @@ TEST(cancelling_frees_pages_in_every_phase) {
     assert_true((page_pool_n_free(f.space.pool) < 40) == run_ahead);
     assert_true(fixture_step(&f, 0) == run_ahead);
     assert_int_equal(page_pool_n_free(f.space.pool), 40);
-    assert_null(scheduler_plan(f.scheduler, &f.events));
+    assert_null(scheduler_plan(f.scheduler));
     fixture_fini(&f);
 }
 
@@ -521,7 +521,7 @@ TEST(ending_all_gives_each_its_final_event) {
         fixture_submit(&f, &r, i + 1);
     }
     fixture_step(&f, 1);
-    assert_non_null(scheduler_plan(f.scheduler, &f.events)); /* the step that fails */
+    assert_non_null(scheduler_plan(f.scheduler)); /* the step that fails */
     scheduler_end_all(f.scheduler, FINISH_ERROR, ERR_DEVICE, "the device is gone", &f.events);
     fixture_drain(&f, 0);
     for (int i = 0; i < 6; i++) {

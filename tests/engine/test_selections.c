@@ -276,7 +276,7 @@ TEST(a_failing_copy_is_told) {
     fixture_add_store(&f, 12);
     struct engine_request r = select_request(&c, 300, 50, IN_STORE);
     fixture_submit(&f, &r, 1);
-    struct batch *batch = scheduler_plan(f.scheduler, &f.events);
+    struct batch *batch = scheduler_plan(f.scheduler);
     device.fails = true;
     assert_int_equal(batch_submitted(batch, &err), ERR_DEVICE);
     scheduler_end_all(f.scheduler, FINISH_ERROR, ERR_DEVICE, err.text, &f.events);
