@@ -118,13 +118,13 @@ struct kv_wish {
 
 /* The answer of kv_ask().  The first four members are answered whatever is asked. */
 struct kv_grant {
-    uint32_t n_rows;          /* the most that the next step may have */
-    uint32_t n_resident;      /* stored tokens that the policy has not evicted; where layers
+    uint32_t n_rows;              /* the most that the next step may have */
+    uint32_t n_resident;          /* stored tokens that the policy has not evicted; where layers
                                      differ, the smallest number of all */
-    uint32_t n_shown;         /* the most slots that a layer shows the next row, without its own */
-    uint32_t n_token_blocks;  /* token blocks (prefix_cache.h) that it has, also those that the
+    uint32_t n_shown;             /* the most slots that a layer shows the next row, less its own */
+    uint32_t n_token_blocks;      /* token blocks (prefix_cache.h) that it has, also those that the
                                      prefix cache shares; without those of swapped pages */
-    struct kv_amount missing; /* what kv_reserve() takes for n_tokens */
+    struct kv_amount missing;     /* what kv_reserve() takes for n_tokens */
     struct kv_amount unavailable; /* how much of that cannot be had beside what must be left */
     uint32_t n_found;    /* tokens that kv_start() would find; for a wish without n_tokens */
     bool waits_for_disk; /* it is held back while its files are read; others may start.  False where

@@ -77,10 +77,10 @@ static struct batch_entry *add_entry(struct batch *batch, struct sequence *seq, 
     *entry = (struct batch_entry){.seq = seq, .first_sample = batch->n_samples};
     step->n_layers = seq->kv.space->n_layers;
     if (batch->kind == STEP_TIME_STEP || batch->slice.layer == step->n_layers)
-        entry->n_samples = sequence_sample_rows(seq, n_before, n_rows, step->n_rows, samples);
+        entry->n_samples = sequence_sample_rows(seq, n_before, n_rows, step->n_rows, samples,
+                                                &batch->reads_tokens);
     entry->draws = entry->n_samples > 0 && samples[entry->n_samples - 1].kind == SAMPLE_DRAW;
     batch->n_samples += entry->n_samples;
-    batch->reads_tokens |= entry->n_samples > 0 && sequence_reads_tokens(seq);
     step->n_rows += n_rows;
     return entry;
 }

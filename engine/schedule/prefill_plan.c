@@ -92,15 +92,6 @@ enum prefill_order prefill_order(const struct prefill_plan *plan, uint32_t n_sto
     return n_together - n_stored <= max_long_rows ? PREFILL_LAYER_MAJOR : PREFILL_SPARSE_CHUNKED;
 }
 
-uint32_t prefill_chunk_rows(uint32_t n_stored, uint32_t n_left, uint32_t most, bool *is_sparse) {
-    const uint32_t ragged = n_stored % PAGE_TOKENS;
-    uint32_t n_rows = min_u32(n_left, most);
-    *is_sparse = ragged == 0 && (n_rows == n_left || n_rows >= PAGE_TOKENS);
-    if (ragged > 0 && n_rows > PAGE_TOKENS - ragged) return PAGE_TOKENS - ragged;
-    if (*is_sparse && n_rows < n_left) n_rows -= n_rows % PAGE_TOKENS;
-    return n_rows;
-}
-
 void sparse_totals_add(struct sparse_totals *to, const struct sparse_totals *step) {
     for (int kind = 0; kind < PATTERN_N_KINDS; kind++) {
         to->visited[kind] += step->visited[kind];

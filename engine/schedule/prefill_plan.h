@@ -69,10 +69,6 @@ uint64_t prefill_salt(const struct prefill_plan *plan, const struct prefill_supp
  * layer-major prompts. */
 enum prefill_order prefill_order(const struct prefill_plan *plan, uint32_t n_stored,
                                  uint32_t max_long_rows);
-/* Returns the rows of the next chunk under PREFILL_SPARSE_CHUNKED: at most `most` of the n_left
- * rows that follow n_stored tokens.  Sets *is_sparse if they choose keys: they begin at a whole
- * page, and are whole pages or the prompt's last rows. */
-uint32_t prefill_chunk_rows(uint32_t n_stored, uint32_t n_left, uint32_t most, bool *is_sparse);
 
 /* Adds the totals of one step to *to. */
 void sparse_totals_add(struct sparse_totals *to, const struct sparse_totals *step);

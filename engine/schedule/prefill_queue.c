@@ -89,7 +89,8 @@ struct prefill_budget prefill_queue_budget(const struct prefill_queue *p,
     const double free_s = p->step_time.max_s - p->step_time.base_s,
                  seconds = is_layer_major(p) ? free_s / 2 : free_s;
     const bool limited = is_limited(p, running, n_running);
-    for (uint32_t i = 0; i < n_running; i++) budget.n_rows -= sequence_n_left(running[i]) == 1;
+    for (uint32_t i = 0; i < n_running; i++)
+        budget.n_rows -= sequence_n_left(running[i], n_running) == 1;
     if (limited) budget.work = step_time_budget(&p->step_time, STEP_TIME_STEP, seconds);
     budget.is_spent = budget.n_rows == 0;
     return budget;
@@ -102,6 +103,19 @@ static uint32_t fitting_rows(const struct prefill_queue *p, const struct prefill
     if (budget->is_whole) most = max_u64(most, PREFILL_MIN_STEP_ROWS);
     else most = min_u64(most, budget->n_slots - min_u64(budget->n_slots, chunk->n_shown));
     return (uint32_t)min_u64(most, budget->n_rows);
+}
+
+/* Returns the rows of the next chunk under PREFILL_SPARSE_CHUNKED: at most `most` of the n_left
+ * rows that follow n_stored tokens.  Sets *is_sparse if they choose keys: they begin at a whole
+ * page, and are whole pages or the prompt's last rows. */
+static uint32_t sparse_chunk_rows(uint32_t n_stored, uint32_t n_left, uint32_t most,
+                                  bool *is_sparse) {
+    const uint32_t ragged = n_stored % PAGE_TOKENS;
+    uint32_t n_rows = min_u32(n_left, most);
+    *is_sparse = ragged == 0 && (n_rows == n_left || n_rows >= PAGE_TOKENS);
+    if (ragged > 0 && n_rows > PAGE_TOKENS - ragged) return PAGE_TOKENS - ragged;
+    if (*is_sparse && n_rows < n_left) n_rows -= n_rows % PAGE_TOKENS;
+    return n_rows;
 }
 
 struct planned_rows prefill_queue_next_rows(const struct prefill_queue *p,
@@ -121,8 +135,8 @@ struct planned_rows prefill_queue_next_rows(const struct prefill_queue *p,
     if (seq->prefill_order == PREFILL_CHUNKED)
         rows.n = min_u32(min_u32(n_left, most), grant.n_rows);
     else
-        rows.n = prefill_chunk_rows(n_tokens, seq->n_prompt - n_tokens,
-                                    min_u32(most, seq->prefill.chunk), &seq->is_sparse_chunk);
+        rows.n = sparse_chunk_rows(n_tokens, seq->n_prompt - n_tokens,
+                                   min_u32(most, seq->prefill.chunk), &seq->is_sparse_chunk);
     return rows;
 }
 

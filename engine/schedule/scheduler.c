@@ -311,7 +311,7 @@ static void add_drafts(const struct scheduler *s, struct sequence *seq,
                                  .left.pages = (uint64_t)s->n_running * s->space->n_layers};
     const struct kv_grant grant = kv_ask(&seq->kv, &wish);
     if (grant.missing.pages > 0 && grant.unavailable.pages > 0)
-        most = min_u32(most, (uint32_t)kv_n_pages(n) * PAGE_TOKENS - n);
+        most = min_u32(most, (uint32_t)round_up(n, PAGE_TOKENS) - n);
     rows->n_drafts = sequence_draft(seq, most, s->n_running);
     if (!rows->is_chunk) rows->n_seen = grant.n_resident;
 }
@@ -328,7 +328,7 @@ static void forget_drafts(struct scheduler *s, uint32_t n) {
 static bool plan_running(struct scheduler *s, struct prefill_budget *budget) {
     for (uint32_t i = 0; i < s->n_running;) {
         struct sequence *seq = s->running[i];
-        const uint32_t n_left = sequence_awaits_jump(seq, s->n_running) ? 0 : sequence_n_left(seq);
+        const uint32_t n_left = sequence_n_left(seq, s->n_running);
         struct planned_rows rows =
             prefill_queue_next_rows(&s->prefill_queue, budget, seq, n_left, false);
         const enum room room = make_room(s, i, rows.n);

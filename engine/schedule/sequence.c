@@ -137,13 +137,22 @@ struct kv_wish sequence_wish(const struct sequence *seq) {
     return wish;
 }
 
-bool sequence_awaits_jump(const struct sequence *seq, uint32_t n_running) {
+/* Tells whether the sequence should leave out a step.  Its in-flight token comes meanwhile, and the
+ * tokens forced behind that are computed together in the next step.
+ *
+ *   saved   a step of this sequence for each forced token, less the one left out
+ *   lost    1 / 8 of a step, at most, of each of the n_running sequences that share the next step
+ *
+ * The next step is slower, because not every row wants its logits.  So it has no CUDA graph, and
+ * two attention kernels a layer. */
+static bool awaits_jump(const struct sequence *seq, uint32_t n_running) {
     enum { MIN_FORCED = 4, SEQS_PER_TOKEN = 8 };
     return seq->n_sampled > 0 &&
            constraint_n_forced(&seq->constraint) >= MIN_FORCED + n_running / SEQS_PER_TOKEN;
 }
 
-uint32_t sequence_n_left(const struct sequence *seq) {
+uint32_t sequence_n_left(const struct sequence *seq, uint32_t n_running) {
+    if (awaits_jump(seq, n_running)) return 0;
     if (seq->n_drafts > 0) return 0; /* what comes next depends on which guesses are right */
     /* Nothing is computed after the last token, whatever its value. */
     if (seq->n_sampled > 0 && n_sampled_in_all(seq) >= seq->params.max_tokens) return 0;
@@ -193,7 +202,7 @@ bool sequence_pays_delay(struct sequence *seq) {
 }
 
 uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t n_before, uint32_t n_rows,
-                              uint32_t first_row, struct sample_row *rows) {
+                              uint32_t first_row, struct sample_row *rows, bool *reads_tokens) {
     uint32_t end = n_before + n_rows, n = 0;
     for (uint32_t at = n_before; seq->prompt_event && at < end && at + 1 < seq->n_prompt; at++) {
         if (at + 1 < seq->n_scored) continue; /* known since before a preemption */
@@ -206,14 +215,11 @@ uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t n_before, uin
     /* The last row is sampled even when no token is to be generated: its logits show that the pages
      * are valid. */
     const uint32_t n_drafts = seq->n_drafts, first = first_row + n_rows - 1 - n_drafts;
-    if (end != seq->n_tokens + seq->n_sampled + n_drafts) return n;
-    for (uint32_t i = 0; i <= n_drafts; i++)
+    const bool draws = end == seq->n_tokens + seq->n_sampled + n_drafts;
+    for (uint32_t i = 0; draws && i <= n_drafts; i++)
         rows[n++] = sampling_row(&seq->sampling, first + i, n_sampled_in_all(seq) + i);
+    *reads_tokens |= n > 0 && (seq->constraint.matcher || seq->sampling.counting);
     return n;
-}
-
-bool sequence_reads_tokens(const struct sequence *seq) {
-    return seq->constraint.matcher || seq->sampling.counting;
 }
 
 void sequence_complete_row(struct sequence *seq, struct sample_row *row) {

@@ -129,17 +129,10 @@ void sequence_abandon(struct sequence *seq);
 uint32_t sequence_n_generated(const struct sequence *seq);
 /* Returns how many tokens of the sequence are not stored yet, the in-flight one among them.  The
  * next step can have no more rows of it.  0: what comes next depends on an in-flight step, which
- * has its guesses, samples its last token, or samples one that it may guess from. */
-uint32_t sequence_n_left(const struct sequence *seq);
-/* Tells whether the sequence should leave out a step.  Its in-flight token comes meanwhile, and the
- * tokens forced behind that are computed together in the next step.
- *
- *   saved   a step of this sequence for each forced token, less the one left out
- *   lost    1 / 8 of a step, at most, of each of the n_running sequences that share the next step
- *
- * The next step is slower, because not every row wants its logits.  So it has no CUDA graph, and
- * two attention kernels a layer. */
-bool sequence_awaits_jump(const struct sequence *seq, uint32_t n_running);
+ * has its guesses, samples its last token, or samples one that it may guess from.  Also 0 if a
+ * grammar forces so many tokens behind the in-flight one that it pays to wait for it.  n_running:
+ * the sequences that share the step. */
+uint32_t sequence_n_left(const struct sequence *seq, uint32_t n_running);
 /* Guesses up to `most` tokens behind the sequence's own, reserves pages for them, and returns their
  * number, which is how many rows it needs more.  0: it does not speculate, nothing is guessed, or
  * its next row is not that of its newest token.  n_running: the sequences that share the step. */
@@ -154,13 +147,11 @@ struct kv_wish sequence_wish(const struct sequence *seq);
 
 /* Writes to rows[] how to sample those of the n_rows rows behind the sequence's first n_before
  * tokens that score the prompt or draw a token.  Returns their number, at most n_rows.  first_row:
- * the number of the first of the n_rows rows in the step. */
+ * the number of the first of the n_rows rows in the step.  Sets *reads_tokens if there are any, and
+ * what they sample depends on the tokens before them: a grammar reads these, or a penalty counts
+ * them.  Else leaves it as it is. */
 uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t n_before, uint32_t n_rows,
-                              uint32_t first_row, struct sample_row *rows);
-
-/* Tells whether what the sequence's rows sample depends on the tokens before them: a grammar reads
- * them, or a penalty counts them. */
-bool sequence_reads_tokens(const struct sequence *seq);
+                              uint32_t first_row, struct sample_row *rows, bool *reads_tokens);
 /* Completes a row that draws a token: the tokens that the grammar allows, and the counts that
  * penalties need.  Called when all tokens before it are known, and before the row is sampled. */
 void sequence_complete_row(struct sequence *seq, struct sample_row *row);
