@@ -166,6 +166,15 @@ static void write_operation(const char *method, const char *path, struct buffer 
     buffer_puts(out, "\"");
 }
 
+/* Writes the parameter that stands in braces in the path. */
+static void write_parameter(const char *path, struct buffer *out) {
+    const char *name = strchr(path, '{') + 1;
+    buffer_printf(out,
+                  ",\"parameters\":[{\"name\":\"%.*s\",\"in\":\"path\",\"required\":true,"
+                  "\"schema\":{\"type\":\"string\"}}]",
+                  (int)strcspn(name, "}"), name);
+}
+
 static void write_route(const struct route *route, struct buffer *out) {
     const char *path = route->shown ? route->shown : route->path;
     const char *method = strcmp(route->method, "GET") == 0 ? "get" : "post";
@@ -174,9 +183,7 @@ static void write_route(const struct route *route, struct buffer *out) {
     write_operation(method, path, out);
     buffer_puts(out, ",\"summary\":");
     write_string(out, route->about);
-    if (route->shown)
-        buffer_puts(out, ",\"parameters\":[{\"name\":\"id\",\"in\":\"path\",\"required\":true,"
-                         "\"schema\":{\"type\":\"string\"}}]");
+    if (route->shown) write_parameter(route->shown, out);
     if (route->tables) write_body(route, out);
     write_answers(route, out);
     if (route->open) buffer_puts(out, ",\"security\":[]");

@@ -14,11 +14,11 @@ RUNTIME_PACKAGES=(libmicrohttpd12 libgnutls30 libuv1 libjansson4 libpcre2-8-0 li
 declare -A LATER_NAMES=([libmicrohttpd12]=libmicrohttpd12t64 [libgnutls30]=libgnutls30t64 [libuv1]=libuv1t64
     [libcurl3-gnutls]=libcurl3t64-gnutls)
 # The end-to-end tests speak through the official client, from a virtual environment of their own,
-# put nginx in front, and run the evaluation, which needs the second line.  Prometheus and its promtool
+# put nginx in front, and run the evaluation, which needs the second line of packages.  Prometheus and its promtool
 # judge /metrics, the rules and the dashboard; systemd-analyze and kubernetes-validate the manifests.  patchelf makes
 # wheels.
 TEST_PACKAGES=(python3 python3-venv nginx-light patchelf prometheus systemd)
-PYTHON_PACKAGES=(jinja2 jsonschema kubernetes-validate msgpack openai pytest pytest-xdist pyzmq tokenizers
+PYTHON_PACKAGES=(jinja2 jsonschema kubernetes-validate msgpack openai openapi-spec-validator pytest pytest-xdist pyzmq tokenizers
     aiohttp matplotlib numpy pyyaml tqdm)
 
 # The tests of the pages drive a headless browser.

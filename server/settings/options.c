@@ -86,7 +86,7 @@ static const struct option entries[] = {
     {"metrics-key", CHOICE(metrics_key, metrics_key_words, "auto",
                            "whether /metrics requires the API key; auto: not on a loopback "
                            "address")},
-    {"ui", BOOL(ui, "true", "serve the pages at / and /inspect; --no-ui: they are a 404")},
+    {"ui", BOOL(ui, "true", "serve the pages at /, /inspect and /docs; --no-ui: they are a 404")},
     {"max-model-len", NUMBER(max_model_len, 0, 1u << 30, "0",
                              "most tokens of prompt and answer together; 0: the model's context")},
     {"max-num-seqs", NUMBER(max_num_seqs, 1, 65536, "256", "most sequences that run at once")},

@@ -1,4 +1,4 @@
-/* dom.js - elements, and numbers in words, for both pages.
+/* dom.js - elements, and numbers in words, for all pages.
  *
  * Text of a model or a server only ever becomes textContent, never markup. */
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes the files of the two pages as C: server/ui/files.h says what a file is.
+"""Writes the files of the pages as C: server/ui/files.h says what a file is.
 
     server/ui/embed.py OUT.c FILE... [--library NAME FILE LICENCE]...
 
-chat.html becomes /, inspect.html /inspect, and every other file /ui/NAME.  A library becomes
+chat.html becomes /, inspect.html /inspect, docs.html /docs, and every other file /ui/NAME.  A library becomes
 /ui/lib/NAME, compressed.  Its licence is added to /ui/licenses.txt, and its name to the list of
 /ui/libraries.js, by which the pages know what they can load."""
 import argparse
@@ -12,7 +12,7 @@ import hashlib
 import json
 import pathlib
 
-PATHS = {"chat.html": "/", "inspect.html": "/inspect"}
+PATHS = {"chat.html": "/", "inspect.html": "/inspect", "docs.html": "/docs"}
 TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
          ".js": "text/javascript; charset=utf-8", ".txt": "text/plain; charset=utf-8"}
 

@@ -1,4 +1,4 @@
-/* files.h - the files of the two pages, as the build has embedded them (embed.py).
+/* files.h - the files of the pages, as the build has embedded them (embed.py).
  *
  * Thread: any.  Memory: constants. */
 #ifndef SERVER_UI_FILES_H

@@ -1,5 +1,6 @@
-/* ui.c - GET /, /inspect and /ui/...: a page to chat on, a page to look at what the server does,
- * and what these two load.
+/* ui.c - GET /, /inspect, /docs and /ui/...: the pages of the server, and what they load.
+ *
+ * The first is to chat on, the second shows what the server does, the third describes its routes.
  *
  * They need no key: they are the same for everyone and know nothing.  What they ask the server for
  * needs one, as ever. */

@@ -116,6 +116,18 @@ def test_every_route_has_a_quick_test(described):
                            for method in methods}
 
 
+def test_a_published_validator_takes_it(described):
+    """openapi-spec-validator knows the rules of OpenAPI 3.1, as other programs do that read the description."""
+    from openapi_spec_validator import OpenAPIV31SpecValidator
+
+    assert [error.message for error in OpenAPIV31SpecValidator(described).iter_errors()] == []
+    # It finds a parameter that the path does not have.
+    parameter = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+    operation = {"parameters": [parameter], "responses": {"200": {"description": "A file."}}}
+    broken = {**{name: described[name] for name in ("openapi", "info")}, "paths": {"/ui/{file}": {"get": operation}}}
+    assert list(OpenAPIV31SpecValidator(broken).iter_errors())
+
+
 def test_references_lead_somewhere(described):
     text = json.dumps(described)
     for name in re.findall(r'"#/components/schemas/(\w+)"', text):
@@ -204,7 +216,7 @@ ASKED = {"/v1/completions": {"prompt": ["a", "b"], "max_tokens": 2, "logprobs": 
                              "return_token_ids": True},
          "/v1/completions/render": {"prompt": "a"}, "/v1/chat/completions/render": {"messages": CHAT},
          "/v1/chat/completions": {"messages": CHAT, "max_tokens": 2, "logprobs": True,
-                                  "top_logprobs": 1, "return_token_ids": True},
+                                  "top_logprobs": 1, "return_token_ids": True, "return_kept_positions": True},
          "/v1/messages": {"messages": CHAT, "max_tokens": 2},
          "/v1/messages/count_tokens": {"messages": CHAT},
          "/v1/responses": {"input": "a", "max_output_tokens": 2},

@@ -1,4 +1,4 @@
-"""The pages at / and /inspect as they are served, and the routes that they ask; tests/ui has them in
+"""The pages at /, /inspect and /docs as they are served, and the routes that they ask; tests/ui has them in
 a browser."""
 import gzip
 import hashlib
@@ -13,7 +13,7 @@ from server import ROOT, SLOW, Server
 
 UI = ROOT / "server/ui"
 SOURCES = sorted(UI.glob("*.js"))
-PAGES = {"/": "chat.html", "/inspect": "inspect.html"}
+PAGES = {"/": "chat.html", "/inspect": "inspect.html", "/docs": "docs.html"}
 POLICY = {"default-src": "'none'", "script-src": "'self'", "style-src": "'self'",
           "worker-src": "'self'", "connect-src": "'self'", "img-src": "data:", "base-uri": "'none'",
           "form-action": "'none'", "frame-ancestors": "'none'",
@@ -42,7 +42,7 @@ def check_headers(reply):
     assert reply.headers["Cache-Control"] == "no-cache"
 
 
-@pytest.mark.quick("GET /", "GET /inspect", "GET /ui/{file}")
+@pytest.mark.quick("GET /", "GET /inspect", "GET /docs", "GET /ui/{file}")
 def test_every_file_is_served(server):
     """Those of the tree, under their paths, with the headers that keep a browser within them."""
     tags = set()
@@ -67,7 +67,7 @@ def test_pages_load_files_of_this_server_only():
         loaded = re.findall(r"""(?:src|href|action)=["']([^"']*)""", text)
         files = [each for each in loaded if each.startswith("ui/")]
         assert len(files) == 3 and all((UI / each[3:]).is_file() for each in files)
-        assert set(loaded) - set(files) <= {"./", "inspect", "#message", "#prompt-part",
+        assert set(loaded) - set(files) <= {"./", "inspect", "docs", "openapi.json", "#message", "#prompt-part", "#routes",
                                             *(each for each in loaded if each.startswith("data:"))}
         assert "<style" not in text and " style=" not in text and " on" not in re.sub(
             r">[^<]*<", "><", text)
@@ -92,7 +92,7 @@ def test_libraries_are_what_the_packages_have(server):
 
 def test_other_files_do_not_exist(server):
     for path in ("/ui/", "/ui/nothing.js", "/ui/lib/nothing.js", "/ui/../ui/chat.js",
-                 "/ui/files.h", "/ui/chat.html", "/inspect/x"):
+                 "/ui/files.h", "/ui/chat.html", "/inspect/x", "/docs/x"):
         assert server.get(path).status == 404, path
 
 
@@ -143,10 +143,10 @@ def test_head_and_other_methods(server, page):
 def test_every_route_that_the_pages_ask_exists(server):
     asked = set()  # relative: a proxy may put a path before all of them
     for file in SOURCES:
-        asked |= set(re.findall(r"""(?:ask|askJson)\('([a-z0-9_/]+)'""", file.read_text()))
+        asked |= set(re.findall(r"""(?:ask|askJson)\('([a-z0-9_/.]+)'""", file.read_text()))
     asked |= set(re.findall(r"""path: '([a-z0-9_/]+)'""", (UI / "inspect.js").read_text()))
     paths = server.get("/openapi.json").json()["paths"]
-    assert asked == {"state", "tokenize", "v1/models", "v1/completions", "v1/chat/completions"}
+    assert asked == {"openapi.json", "state", "tokenize", "v1/models", "v1/completions", "v1/chat/completions"}
     assert {f"/{each}" for each in asked} <= set(paths)
 
 
@@ -174,7 +174,7 @@ def test_every_field_that_the_pages_send_exists(server):
 
 def test_the_pages_can_be_turned_off(tmp_path, tiny_model):
     with Server(tmp_path, "--no-ui", model=tiny_model) as one:
-        for path in ("/", "/inspect", "/ui/chat.js"):
+        for path in (*PAGES, "/ui/chat.js"):
             reply = one.get(path)
             assert reply.status == 404 and reply.error["message"] == f"{path} does not exist"
         assert one.get("/state").status == 200
@@ -182,7 +182,7 @@ def test_the_pages_can_be_turned_off(tmp_path, tiny_model):
 
 def test_the_pages_need_no_key_and_their_routes_do(tmp_path, tiny_model):
     with Server(tmp_path, "--api-key", "secret", model=tiny_model) as one:
-        for path in ("/", "/inspect", "/ui/chat.js"):
+        for path in (*PAGES, "/ui/chat.js"):
             page = one.get(path)
             assert page.status == 200 and b"secret" not in page.body
         assert one.get("/state").status == 401
