@@ -40,7 +40,8 @@ static __device__ __forceinline__ void make_barriers(Plan *plan, uint32_t n_grou
     cluster_wait();
 }
 
-/* Tells both blocks that the warpgroup has read a stage. */
+/* Tells both blocks' producers that the warpgroup has read a stage.  All its threads call it when
+ * each of them has. */
 template <class Plan>
 static __device__ __forceinline__ void release_stage(Plan *plan, uint32_t stage) {
     const uint32_t thread = threadIdx.x % GROUP_THREADS;
@@ -48,9 +49,9 @@ static __device__ __forceinline__ void release_stage(Plan *plan, uint32_t stage)
     if (thread == 32) barrier_arrive_remote(&plan->empty[stage], cluster_rank() ^ 1);
 }
 
-/* Waits until all stages are empty.  `at` is where the calling producer would copy next.  It is for
- * the producer of what both blocks read.  A block may not end before: until then the other one
- * copies to it, and arrives at its barriers. */
+/* Waits until consumers have released all stages.  `at` is where the calling producer would copy
+ * next.  The producer of what both blocks read calls it at its end.  A block may not end before:
+ * until then the other one copies to it, and arrives at its barriers. */
 template <class Plan, int N_STAGES>
 static __device__ __forceinline__ void await_empty(Plan *plan, ring_place<N_STAGES> at) {
 #pragma unroll 1
@@ -58,8 +59,8 @@ static __device__ __forceinline__ void await_empty(Plan *plan, ring_place<N_STAG
         barrier_wait(&plan->empty[at.stage], at.parity);
 }
 
-/* Gives a kernel the shared memory of a Plan, and lowers *n to the clusters that run at the same
- * time.  False: the device cannot run it. */
+/* Allows a kernel the shared memory of a Plan.  Lowers *n to the number of its clusters that run at
+ * the same time, if that is less.  False: the device cannot run it. */
 template <class Plan, typename Params>
 static bool open_pairs(void (*kernel)(Params), uint32_t n_threads, int *n) {
     int fit = 0;

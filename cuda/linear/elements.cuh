@@ -35,7 +35,7 @@ static __device__ __forceinline__ uint32_t scale_bytes_of(enum scale_type type) 
     return type == SCALE_NONE ? 0 : type == SCALE_F32 ? 4 : type >= SCALE_E8M0 ? 1 : 2;
 }
 
-/* Returns scale number i. */
+/* Returns scale number i, in f32; 1 where there are none. */
 static __device__ __forceinline__ float scale_at(const void *scales, size_t i,
                                                  enum scale_type type) {
     const uint8_t code = type >= SCALE_E8M0 ? __ldg(static_cast<const uint8_t *>(scales) + i) : 0;
@@ -60,7 +60,7 @@ static __device__ __forceinline__ float nibble(uint32_t code, enum element eleme
            16384.0f;
 }
 
-/* Returns element i of a row, without its scale. */
+/* Returns element i of a row that begins there, in f32, without its scale. */
 static __device__ __forceinline__ float element_at(const void *row, uint32_t i,
                                                    enum element element) {
     if (element <= ELEMENT_BF16) return load_element(row, i, element);
@@ -76,7 +76,7 @@ static __device__ __forceinline__ float scaled(float x, float scale, float min, 
     return has_min ? __fadd_rn(product, min) : product;
 }
 
-/* Returns an element of a row in strips, without its scale. */
+/* Returns element i of a row of a matrix that lies in strips, in f32, without its scale. */
 static __device__ __forceinline__ float element_in_strip(const struct stored_rows &w,
                                                          const void *data, uint32_t row,
                                                          uint32_t i) {
@@ -94,7 +94,7 @@ static __device__ __forceinline__ float element_in_strip(const struct stored_row
     return w.format.element == ELEMENT_E4M3 ? fp8_values(code).x : nibble(code, w.format.element);
 }
 
-/* Returns the number of a row's scale of a block of columns. */
+/* Returns the index in the array of scales of the one for this row and block of columns. */
 static __device__ __forceinline__ size_t find_scale(const struct stored_rows &w, uint32_t row,
                                                     uint32_t block) {
     const uint32_t r = row % STRIP_ROWS;
@@ -103,7 +103,7 @@ static __device__ __forceinline__ size_t find_scale(const struct stored_rows &w,
     return (w.format.block_rows ? (size_t)(row / w.format.block_rows) * w.n_blocks : 0) + block;
 }
 
-/* Returns the value of an element of a matrix, in f32. */
+/* Returns the value of element i of a row of a matrix, in f32: with its scale and minimum. */
 static __device__ __forceinline__ float value_at(const struct stored_rows &w, const void *data,
                                                  const void *scales, const void *mins, uint32_t row,
                                                  uint32_t i) {

@@ -31,7 +31,7 @@ struct slice {
     uint4 low, high;
 };
 
-/* Multiplies bf16 elementwise, rounded once. */
+/* Returns the 8 products of 8 pairs of bf16, each rounded to bf16 once. */
 static __device__ __forceinline__ uint4 multiply_pairs(uint4 a, uint4 b) {
     return make_uint4(multiply_pair(a.x, b.x), multiply_pair(a.y, b.y), multiply_pair(a.z, b.z),
                       multiply_pair(a.w, b.w));
@@ -50,8 +50,8 @@ template <int N_MMA> struct plan {
     float squares[N_WARPS][N_MMA * MMA_ROWS];
 };
 
-/* Writes the warp's sums to shared memory.  sums[m][2 * i + h] is of weight row lane / 4 + 8 * i
- * and x row lane % 4 * 2 + h. */
+/* Writes the warp's sums to its place in shared memory, without a barrier.  sums[m][2 * i + h] is
+ * of weight row lane / 4 + 8 * i and x row lane % 4 * 2 + h. */
 template <int N_MMA>
 static __device__ __forceinline__ void share_sums(struct plan<N_MMA> *plan, uint32_t warp,
                                                   const float (*sums)[4]) {
@@ -62,8 +62,8 @@ static __device__ __forceinline__ void share_sums(struct plan<N_MMA> *plan, uint
                 sums[m][i];
 }
 
-/* Writes the warp's squares to shared memory.  squares[m] belongs to x row lane / 4; each thread of
- * a quad has a quarter of it. */
+/* Writes the warp's sums of squares to its place in shared memory.  squares[m] belongs to x row
+ * 8 * m + lane / 4; each thread of a quad has a part of it, and the parts are added up. */
 template <int N_MMA>
 static __device__ __forceinline__ void share_squares(struct plan<N_MMA> *plan, uint32_t warp,
                                                      const float *squares) {

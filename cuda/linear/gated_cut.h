@@ -74,7 +74,8 @@ GATED_CALL uint32_t gated_min(uint32_t a, uint32_t b) {
     return a < b ? a : b;
 }
 
-/* Returns the whole tile that block `rank`, 0 or 1, of a cluster has of pair i in that order. */
+/* Returns the whole tile that block `rank`, 0 or 1, of a cluster computes of pair number i.  Pairs
+ * have the order that the head of this file describes. */
 GATED_CALL struct gated_item gated_find_tile(const struct gated_cut *cut, uint32_t i,
                                              uint32_t rank) {
     const uint32_t n_pairs = cut->n_row_tiles / 2, most = GATED_PAIRS_AT_ONCE * cut->n_tiles,

@@ -34,8 +34,10 @@ struct packed_barriers {
     uint64_t ready, done; /* where the blocks of a cluster meet */
 };
 
+/* A place in a ring of n stages, and the parity of its barriers in this round. */
 struct ring {
     uint32_t n, stage, parity;
+    /* Goes on by so many stages. */
     __device__ __forceinline__ void advance(uint32_t by = 1) {
         for (stage += by; stage >= n; stage -= n) parity ^= 1;
     }
@@ -49,6 +51,7 @@ struct packed_block {
     uint32_t rank, first_unit, n_units; /* the block's shares */
     uint32_t first_group, n_groups;
 
+    /* Finds the block's shares of a product that is cut so.  shared: the block's dynamic memory. */
     __device__ __forceinline__ packed_block(const struct product &product,
                                             const struct packed_cut &c, char *shared)
         : p(product), cut(c), memory(shared), rank(c.split > 1 ? blockIdx.x % c.split : 0),
@@ -83,7 +86,8 @@ struct packed_block {
     }
 };
 
-/* Returns the first of the parts that strip *strip belongs to; *strip becomes its number there. */
+/* Returns the part with strip *strip of the product, and sets *strip to its number in the part.  If
+ * gated it is gate: the same strip of up belongs to it. */
 static __device__ __forceinline__ const struct product_part *find_strip(const struct product &p,
                                                                         uint32_t *strip) {
     const struct product_part *part = p.parts;
@@ -96,12 +100,14 @@ static __device__ __forceinline__ const struct product_part *find_strip(const st
     return part;
 }
 
-/* Returns the bytes of a scale of this type. */
+/* Returns the bytes of a scale of this type, which is f32, f16, bf16 or E8M0. */
 static __device__ __forceinline__ uint32_t bytes_of_scale(enum scale_type type) {
     return type == SCALE_F32 ? 4 : type == SCALE_E8M0 ? 1 : 2;
 }
 
-/* Returns where the warps of a team write their sums. */
+/* Returns where the warps of a team write their sums of a share: [PACKED_WARPS][PACKED_MAX_ROWS]
+ * rows of PACKED_PLAN_ROW floats.  half: which of its PACKED_PLANS places, which it takes in
+ * turn. */
 static __device__ __forceinline__ float *plan_of(const struct packed_block &b, uint32_t team,
                                                  uint32_t half) {
     return b.at<float>(b.cut.plans_at) +
@@ -110,7 +116,7 @@ static __device__ __forceinline__ float *plan_of(const struct packed_block &b, u
 
 /* ---- scales ---- */
 
-/* Returns the bytes before the scales of the block's part of a strip. */
+/* Returns at which byte of a part's scales those of the block's columns of a strip begin. */
 static __device__ __forceinline__ size_t scales_from(const struct packed_block &b, uint32_t strip) {
     const uint32_t size = bytes_of_scale(b.p.w_format.scale), rows = b.p.w_format.block_rows;
     if (rows == 1) return ((size_t)strip * b.cut.n_groups + b.first_group) * PACKED_ROWS * size;

@@ -24,7 +24,8 @@
 static constexpr float CODES_X = 0x1p48f;
 
 /* LOW and HIGH: what sums of the first and the last 8 rows are multiplied by.  OFFSET: pairs to be
- * added to the fragments of both; 0: none.  SUM: the sum of x over that of LOW's OFFSET times x. */
+ * added to the fragments of both; 0: none.  SUM: the sum of x over that of LOW's OFFSET times x.
+ * fragment() makes fragment number i of a lane's words, 16 columns, in a. */
 struct codes_i4 {
     static constexpr int BITS = 4;
     static constexpr float LOW = 0x1p85f, HIGH = 0x1p81f, SUM = -0x1p82f;

@@ -40,7 +40,7 @@ static __device__ __forceinline__ void load_pairs(struct scale_pair (&to)[N], co
     }
 }
 
-/* Loads the scale of a block of rows and columns. */
+/* Returns the scale at this place: that of a block of rows and columns. */
 static __device__ __forceinline__ float load_block_scale(const char *from, enum scale_type type) {
     if (type == SCALE_F32) return *reinterpret_cast<const float *>(from);
     if (type == SCALE_E8M0) return e8m0_value(*reinterpret_cast<const uint8_t *>(from));
@@ -56,6 +56,7 @@ template <class S> struct packed_consumer {
         misplaced; /* bytes from the beginning of a slot to the first scale of a block of rows */
     float sums[4];
 
+    /* Makes warp w of a team ready, of which this is lane l; sums are not set. */
     __device__ __forceinline__ packed_consumer(const struct packed_block &block, uint32_t w,
                                                uint32_t l)
         : b(block), warp(w), lane(l), misplaced(0) {
@@ -134,6 +135,7 @@ template <class S> struct packed_consumer {
                 load_unit<SCALE_F16>(to[k], slot, unit + k * PACKED_WARPS, f.scale == SCALE_F16);
     }
 
+    /* Adds the minimums of a unit's groups, times the sums of x over them, to the sums. */
     __device__ __forceinline__ void add_minimums(const char *slot, uint32_t unit) {
         struct scale_pair least[1][S::N_GROUPS];
         load_scales(least, slot + b.cut.mins_at, unit);
@@ -156,13 +158,14 @@ template <class S> struct packed_consumer {
         for (int k = 0; k < 4; k++) part[k] = (k % 2 ? of_x.y : of_x.x) * (k < 2 ? 1.0f : RATIO);
     }
 
-    /* Adds the sums of a group, times its scales. */
+    /* Adds the products of a group, times its scales, to the sums. */
     __device__ __forceinline__ void end_group(const float (&part)[4], struct scale_pair scale) {
         const float low = scale.low * Codes::LOW, high = scale.high * Codes::HIGH;
 #pragma unroll
         for (int k = 0; k < 4; k++) sums[k] = fmaf(k < 2 ? low : high, part[k], sums[k]);
     }
 
+    /* Adds the products of a unit's words and x, times the scales of its groups, to the sums. */
     __device__ __forceinline__ void multiply_unit(const uint4 (&words)[2],
                                                   const struct scale_pair (&scale)[S::N_GROUPS],
                                                   uint32_t unit) {
@@ -183,7 +186,8 @@ template <class S> struct packed_consumer {
         }
     }
 
-    /* Multiplies N of the warp's units of a stage; `unit` is the first. */
+    /* Multiplies N of the warp's units of a stage, and adds to the sums.  `unit` is the first of
+     * them; stage: where the lane's words of it are; slot: the strip's scales. */
     template <int N>
     __device__ __forceinline__ void multiply_units(const uint4 *stage, const char *slot,
                                                    uint32_t unit) {
@@ -204,7 +208,8 @@ template <class S> struct packed_consumer {
         }
     }
 
-    /* Multiplies the units of a share of a strip as its stages arrive. */
+    /* Multiplies the warp's units of a share of a strip as its stages arrive, and releases these.
+     * Begins with sums of 0, and advances `at` past the share.  slot: the strip's scales. */
     __device__ __forceinline__ void multiply_share(ring &at, const char *slot, uint32_t share) {
         struct packed_barriers *barriers = b.barriers();
         const uint32_t n_units = b.units_of(share);

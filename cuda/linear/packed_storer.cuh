@@ -9,7 +9,8 @@
 
 /* ---- the norm ---- */
 
-/* Returns the squares of a row and share of the block. */
+/* Adds up the warps' squares of a row of x in one of the block's shares of the columns, and returns
+ * the sum. */
 static __device__ __forceinline__ float add_squares(const struct packed_block &b, uint32_t row,
                                                     uint32_t share) {
     const float *from =
@@ -25,7 +26,7 @@ static __device__ __forceinline__ float *shared_squares(const struct packed_bloc
     return b.at<float>(b.cut.squares_at) + (PACKED_WARPS * b.p.n_rows + row) * b.cut.block_shares;
 }
 
-/* Returns the RMSNorm's factor. */
+/* Returns the RMSNorm's factor of a row whose squares add up to this. */
 static __device__ __forceinline__ float norm_factor(const struct product &p, float squares) {
     return rsqrtf(squares / (float)p.n_in + p.eps);
 }
@@ -50,6 +51,7 @@ struct outlet {
     uint32_t strip, out;
     float scale[2];
 
+    /* Finds where output `column` of a tile's 16 goes.  Past the part's end it stores nothing. */
     __device__ __forceinline__ outlet(const struct product &p, uint32_t tile, uint32_t column)
         : strip(tile) {
         part = find_strip(p, &strip);
@@ -57,6 +59,7 @@ struct outlet {
         scale[0] = row_scale(p, part, out);
         scale[1] = p.gated ? row_scale(p, part + 1, out) : 1.0f;
     }
+    /* Stores a result: x times its scale and factor, with bias; if gated, of gate x and of up. */
     __device__ __forceinline__ void store(const struct product &p, uint32_t row, float factor,
                                           float x, float up) const {
         if (out >= part->n_out || row >= p.n_rows) return;
@@ -82,8 +85,9 @@ static __device__ __forceinline__ float load_remote(const float *from, uint32_t 
     return x;
 }
 
-/* Waits until the storers of every block of the cluster are here.  What they wrote before, or read,
- * has been written or read then. */
+/* Waits until the storers of each of the cluster's n blocks are here.  What they wrote before, or
+ * read, has been written or read then.  at: the block's barrier, in the phase of this parity.
+ * thread: the storer's. */
 static __device__ __forceinline__ void meet(uint64_t *at, uint32_t parity, uint32_t n,
                                             uint32_t thread) {
     const uint32_t barrier = shared_at(at).address;
@@ -111,11 +115,13 @@ struct packed_storer {
     uint32_t thread, row, out; /* of x and of a strip: what the thread adds up and stores */
     float factor;              /* of the norm */
 
+    /* Makes the storers' thread t ready; find_factor() comes next. */
     __device__ __forceinline__ packed_storer(const struct packed_block &block,
                                              const struct packed_work &w, uint32_t t)
         : b(block), work(w), thread(t), row(t / PACKED_ROWS), out(t % PACKED_ROWS), factor(1.0f) {}
 
-    /* Computes the factor of the norm, and lets the other blocks see the squares. */
+    /* Computes the factor of the norm for the thread's row from the block's shares, and lets the
+     * other blocks of the cluster see their squares.  Without a norm the factor stays 1. */
     __device__ __forceinline__ void find_factor() {
         float squares = 0.0f;
         if (!b.p.norm_weight || row >= b.p.n_rows) return;
@@ -150,7 +156,8 @@ struct packed_storer {
         return b.at<float>(b.cut.exchange_at) + (i * PACKED_MAX_ROWS + row) * PACKED_ROWS + out;
     }
 
-    /* Returns the sum of all blocks' shares of a strip. */
+    /* Adds up the shares of all blocks of the cluster, of a strip of a tile of the epoch.  Returns
+     * the sum of the thread's row and output. */
     __device__ __forceinline__ float add_blocks(uint32_t tile, uint32_t strip) const {
         const uint32_t n_shares = b.cut.block_shares;
         float x = 0.0f;
@@ -159,7 +166,8 @@ struct packed_storer {
         return x;
     }
 
-    /* Adds the sums of all blocks up for the block's part of an epoch, and stores them. */
+    /* Adds the sums of all blocks up for this block's tiles of an epoch, every split-th of n_tiles,
+     * and stores the results.  Waits for the cluster before and after.  parity: of the epoch. */
     __device__ __forceinline__ void store_epoch(uint32_t first_tile, uint32_t n_tiles,
                                                 uint32_t parity) {
         const struct product &p = b.p;

@@ -134,7 +134,9 @@ static __device__ __forceinline__ struct packed_item find_item(const struct pack
 
 /* ---- producers ---- */
 
-/* Starts copying the strips of a stage, or half of them, to where strip `first` is. */
+/* Starts copying stage k of a tile that begins at this strip of a part, with its scales, to a place
+ * in the ring.  Copies all strips of the tile, or if gated half of them, to where strip `first`
+ * is. */
 template <class Plan>
 static __device__ __forceinline__ void load_strips(const struct packed_params &w, Plan *plan,
                                                    uint32_t part, uint32_t strip, uint32_t k,
@@ -219,7 +221,7 @@ static __device__ __forceinline__ void release_stage(Plan *plan, uint32_t stage)
     if (threadIdx.x % GROUP_THREADS == 0) barrier_arrive(&plan->empty[stage]);
 }
 
-/* Loads the words of a chunk. */
+/* Loads the lane's words of a chunk of a stage, number `chunk`, of one of its strips. */
 template <class Plan>
 static __device__ __forceinline__ void load_words(const Plan *plan, uint32_t stage, uint32_t strip,
                                                   int chunk, uint32_t (&words)[Plan::CHUNK_WORDS]) {
@@ -235,7 +237,8 @@ static __device__ __forceinline__ void load_words(const Plan *plan, uint32_t sta
     if constexpr (N == 8) load_shared_four(words + 4, shared_at(from.address + VECTOR_BYTES));
 }
 
-/* Loads the scales of the lane's two rows. */
+/* Loads the scales of the lane's two rows of a strip, in block of columns number `block` of a
+ * stage.  Loads minima, too, if the format has them. */
 template <class Plan, class Factor>
 static __device__ __forceinline__ void load_factors(const struct packed_params &w, const Plan *plan,
                                                     uint32_t stage, uint32_t strip, uint32_t block,
@@ -249,8 +252,10 @@ static __device__ __forceinline__ void load_factors(const struct packed_params &
     for (int r = 0; r < 2; r++) factors[r].set(scale[r], r, min[r]);
 }
 
-/* sums[4 j + 2 h + e] is of row 8 j + lane % 4 * 2 + e of x.  In the warp's strip it is of the
- * lane's row lane / 4 + 8 h. */
+/* Multiplies the item's stages as they arrive, from *at on in the ring, and releases each.  Sets
+ * the warp's sums of its strip, number `strip` of a stage, before scales of whole rows.
+ *
+ *   sums[4 j + 2 h + e]   row 8 j + lane % 4 * 2 + e of x, row lane / 4 + 8 h of the strip */
 template <class Plan>
 static __device__ __forceinline__ void multiply(const struct packed_params &w,
                                                 const struct packed_item &item, uint32_t strip,
@@ -376,7 +381,8 @@ static __device__ __forceinline__ void sync_group(const struct packed_results &r
     named_sync(1 + (int)r.group, GROUP_THREADS);
 }
 
-/* Returns where 16 bytes, outputs 8c ... of a row, are in shared memory. */
+/* Returns where bf16 outputs 8c to 8c + 7 of the warpgroup are in shared memory, of its row `row`
+ * there. */
 static __device__ __forceinline__ shared_at result_at(const struct packed_results &r, uint32_t row,
                                                       uint32_t c) {
     return shared_at(r.at + row * 128 + ((c ^ row % 8) * 16));
@@ -389,13 +395,15 @@ static __device__ __forceinline__ shared_at matrix_at(const struct packed_result
     return result_at(r, 8 * (octet + m / 2) + lane % 8, 2 * warp + m % 2);
 }
 
-/* Returns the thread's output of its first or second row. */
+/* Returns the number in the part of the thread's first or second output.  It is that of row
+ * lane / 4, or 8 rows further, of the warp's strip. */
 static __device__ __forceinline__ uint32_t output_of(const struct packed_results &r, int second) {
     return r.first_out + threadIdx.x % GROUP_THREADS / 32 * STRIP + threadIdx.x % 32 / 4 +
            8 * second;
 }
 
-/* Starts reading what the results are added to. */
+/* Starts reading y, bf16, to where results are in shared memory: what they will be added to, of the
+ * rows `mine`.  Returns before it is there: add_old() waits. */
 template <class Plan>
 static __device__ __forceinline__ void read_old(const struct packed_params &w,
                                                 const struct packed_results &r,
@@ -412,7 +420,8 @@ static __device__ __forceinline__ void read_old(const struct packed_params &w,
     copy_async_commit();
 }
 
-/* Adds what read_old() has read to the sums.  It waits for those reads. */
+/* Adds what read_old() has read to the sums of the rows `mine`.  It waits for those reads.  All
+ * threads of the warpgroup call it. */
 template <class Plan>
 static __device__ __forceinline__ void add_old(const struct packed_results &r,
                                                const struct packed_rows &mine,
@@ -433,7 +442,8 @@ static __device__ __forceinline__ void add_old(const struct packed_results &r,
     }
 }
 
-/* Returns the scale of a whole row of W, or of the whole matrix. */
+/* Returns the one scale that the part's row of W has, or that all its rows have.  The format has
+ * no blocks of columns, and scales of f32, f16 or bf16. */
 static __device__ __forceinline__ float load_row_scale(const struct product &p,
                                                        const struct product_part *part,
                                                        uint32_t row) {
@@ -461,7 +471,8 @@ static __device__ __forceinline__ void apply_rows(const struct packed_params &w,
     }
 }
 
-/* Puts the results of four matrices, two groups of 8 rows, into shared memory. */
+/* Puts the warp's 16 outputs of two groups of 8 rows, from row 8 * octet on, into shared memory, as
+ * bf16.  first, second: the thread's four sums of each group. */
 static __device__ __forceinline__ void share_four(const struct packed_results &r, int octet,
                                                   const float *first, const float *second) {
     const uint32_t words[4] = {pack_bf16(first[0], first[1]), pack_bf16(first[2], first[3]),
@@ -480,8 +491,9 @@ static __device__ __forceinline__ void share_results(const struct packed_results
         if (mine.has(j) || mine.has(j + 1)) share_four(r, j, sums + 4 * j, sums + 4 * j + 4);
 }
 
-/* Exchanges sums with the other warpgroup of a pair, and shares what this one writes.  Of each two
- * groups of 8 rows gate's warpgroup writes the first one, and up's the second one. */
+/* Exchanges sums with the other warpgroup of a pair, multiplies gate's by up's, and shares the
+ * results that this warpgroup writes, as share_results() does.  Of each two groups of 8 rows gate's
+ * warpgroup writes the first one, and up's the second one. */
 template <class Plan>
 static __device__ __forceinline__ void share_gated(const struct packed_params &w, Plan *plan,
                                                    const struct packed_results &r,
@@ -520,8 +532,8 @@ static __device__ __forceinline__ void share_gated(const struct packed_params &w
     for (int j = 0; j < N; j += 2) share_four(r, j, sums + 4 * j, sums + 4 * j + 4);
 }
 
-/* Writes what the warpgroup has shared.  All its threads call it.  It waits for them before it
- * reads, and before it returns. */
+/* Writes the bf16 results that the warpgroup has put into shared memory to y, of the rows `mine`.
+ * All its threads call it.  It waits for them before it reads, and before it returns. */
 template <class Plan>
 static __device__ __forceinline__ void write_results(const struct packed_params &w,
                                                      const struct packed_results &r,
@@ -543,7 +555,7 @@ static __device__ __forceinline__ void write_results(const struct packed_params 
     sync_group(r);
 }
 
-/* Writes the warpgroup's sums to y in f32, or adds them to it. */
+/* Writes the thread's sums of the rows `mine` to y in f32, or adds them to it if accumulate. */
 template <class Plan>
 static __device__ __forceinline__ void write_f32(const struct packed_params &w,
                                                  const struct packed_results &r,
@@ -583,7 +595,8 @@ static __device__ __forceinline__ void finish(const struct packed_params &w, Pla
     write_results<Plan>(w, r, mine);
 }
 
-/* Returns the block's share of a tile's rows. */
+/* Returns the groups of 8 rows of a tile that the block writes.  These are all, or its part of them
+ * where the blocks of a cluster have shares. */
 template <class Plan>
 static __device__ __forceinline__ struct packed_rows find_rows(const struct packed_params &w) {
     const int n = Plan::ROWS / 8, rank = (int)(blockIdx.x % w.n_splits), of = (int)w.n_splits;

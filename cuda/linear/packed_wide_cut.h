@@ -35,7 +35,8 @@ enum packed_wide_format {
     N_PACKED_WIDE_FORMATS /* none of them */
 };
 
-/* Returns the format of weights that lie in strips. */
+/* Returns which of these formats weights in strips have; N_PACKED_WIDE_FORMATS: the kernels do not
+ * take them. */
 enum packed_wide_format packed_wide_find_format(const struct weight_format *format);
 
 enum {
@@ -52,7 +53,8 @@ struct packed_wide_cut {
     uint32_t n_splits;
 };
 
-/* Returns the cut with the least estimated time on this device, where the kernels run. */
+/* Returns the tile and the number of shares with the least estimated time on this device.  It must
+ * run the kernels, and they must take the product. */
 struct packed_wide_cut packed_wide_choose_cut(const struct product *p,
                                               const struct packed_wide_device *device);
 

@@ -46,7 +46,8 @@ static __device__ __forceinline__ constexpr uint32_t power_pair(int n, bool nega
 }
 
 /* ---- elements: UNIT[i % 2] is the exponent of what 1 in register i stands for, and OFFSET the
- * exponent of what is taken off, if HAS_OFFSET ---- */
+ * exponent of what is taken off, if HAS_OFFSET.  take() makes the registers of a fragment from the
+ * lane's words of it, of BITS / 4 words, without scales ---- */
 
 struct elements_i4 {
     static constexpr int BITS = 4, OFFSET = 3, UNIT_EVEN = -133, UNIT_ODD = -129;
@@ -99,9 +100,10 @@ struct elements_e2m1 {
 };
 
 /* ---- scales as they are stored: of the 16 rows of a strip's block row r lies at
- * 2 * (r % 8) + r / 8 ---- */
+ * 2 * (r % 8) + r / 8.  load() sets x to the scales of the lane's two rows, from the shared memory
+ * where those of the strip begin ---- */
 
-/* Returns the 16 bits of the lane's first or second row, in both halves. */
+/* Returns the low or, if `second`, the high 16 bits of `two` in both halves. */
 static __device__ __forceinline__ uint32_t both_halves(uint32_t two, bool second) {
     return __byte_perm(two, two, second ? 0x3232 : 0x1010);
 }
@@ -139,6 +141,7 @@ struct scale_f32 {
 struct scale_e8m0 {
     static constexpr int BYTES = 1;
     static constexpr bool IS_BF16 = true;
+    /* Returns the value of a code; 2^-127 is a subnormal number. */
     static __device__ __forceinline__ float value(uint32_t code) {
         return __uint_as_float(code == 255 ? 0x7fc00000u : max(code << 23, 0x00400000u));
     }
@@ -157,7 +160,8 @@ struct scale_whole {
     }
 };
 
-/* ---- scales as they are applied to pairs of elements ---- */
+/* ---- scales as they are applied: set() takes a scale, whether its registers are odd, and a
+ * minimum.  apply() returns a pair of elements, as take() made it, times the scale ---- */
 
 /* Returns a pair of bf16 that are both x, rounded. */
 static __device__ __forceinline__ uint32_t both_bf16(float x) {
@@ -224,7 +228,8 @@ template <class Elements_, class Scale_, int PER_, bool HAS_MIN_ = false> struct
         factor;
 };
 
-/* Makes the words of 16 columns a fragment: one of 4 bits, two of 8 bits. */
+/* Makes a fragment in bf16 of the lane's words of 16 columns: of one word if elements have 4 bits,
+ * of two if 8.  factors: of the lane's two rows. */
 template <class Format>
 static __device__ __forceinline__ void make_fragment(const uint32_t *words,
                                                      const typename Format::factor (&factors)[2],

@@ -24,7 +24,7 @@ static __device__ __forceinline__ uint32_t find_part(const struct product &p, ui
     return i;
 }
 
-/* Counts the tiles of all parts. */
+/* Returns how many tiles of `width` outputs all parts have together; if gated, of both. */
 static inline uint32_t count_tiles(const struct product *p, uint32_t width) {
     uint32_t n = 0;
     if (p->gated) return (p->parts[0].n_out + width / 2 - 1) / (width / 2);
@@ -38,7 +38,8 @@ static __device__ __forceinline__ float with_bias(const struct product_part *par
     return part->bias ? x + load_element(part->bias, out, part->bias_dtype) : x;
 }
 
-/* Writes x, or adds it if accumulate, as y of the part at this row and output. */
+/* Writes x to y of the part at this row and output, or adds it to what is there if accumulate.  y
+ * is f32 if y_f32, else bf16. */
 static __device__ __forceinline__ void store_result(const struct product &p,
                                                     const struct product_part *part, uint32_t row,
                                                     uint32_t out, float x) {

@@ -136,8 +136,8 @@ struct kv_grant {
 struct kv_grant kv_ask(struct kv_sequence *kv, const struct kv_wish *wish);
 
 /* Starts a sequence without pages as it wishes: kv_match(), kv_reserve() and kv_resume(), all or
- * nothing.  ERR_FULL, ERR_NOMEM: nothing has been taken; it is not tried again before more is
- * available, and the answer is ERR_FULL.  ERR_DEVICE: the sequence cannot continue. */
+ * nothing.  ERR_FULL, ERR_NOMEM: nothing has been taken.  After either it returns ERR_FULL at once
+ * while no more is available than then.  ERR_DEVICE: the sequence cannot continue. */
 int kv_start(struct kv_sequence *kv, const struct kv_wish *wish, struct error *err);
 
 /* ---- its life ---- */
@@ -165,7 +165,8 @@ int kv_submitted(struct kv_sequence *kv, const uint32_t *tokens, const struct la
  * valid results. */
 void kv_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens);
 /* Notes that the rows of the first n_tokens tokens gave valid results, which kv_leave_state() asks
- * for.  Called for a sequence that has ended; kv_insert() does this itself. */
+ * for.  Publishes the state before the prompt's last token, if it is among these rows and has been
+ * copied.  Called for a sequence that has ended; kv_insert() does this itself. */
 void kv_mark_valid(struct kv_sequence *kv, uint32_t n_tokens);
 /* Gives back pages that no row behind the first n_tokens tokens sees; their steps are complete. */
 void kv_done(struct kv_sequence *kv, uint32_t n_tokens);

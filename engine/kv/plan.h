@@ -98,7 +98,7 @@ static inline uint32_t kv_plan_n_exact(const struct kv_plan *plan) {
 /* Makes the prompt layer-major if the pool has too few pages for it, or under a budget if
  * is_by_layers says so.  Only plans that move tokens, or whose budget is of the whole prompt, can
  * be.  Its rows must fit max_long_rows, and where tokens are moved its last token must select.  The
- * answer's length does not matter.  step_rows must be set; it becomes 1. */
+ * answer's length does not matter.  step_rows must be set; a layer-major prompt makes it 1. */
 void kv_plan_by_layers(struct kv_plan *plan, const struct kv_space *space, uint32_t max_long_rows,
                        bool is_by_layers);
 
@@ -115,8 +115,8 @@ static inline uint32_t kv_plan_together(const struct kv_plan *plan) {
 }
 
 /* Returns how many tokens are candidates for the selection in a step whose row follows n_tokens
- * tokens: all but the tail, in whole pages.  If there are no more than n_selected, nothing is
- * selected and all are seen. */
+ * tokens.  These are all n_tokens + 1 but the tail, in whole pages.  If there are no more than
+ * n_selected, nothing is selected and all are seen. */
 uint32_t kv_plan_candidates(const struct kv_plan *plan, uint32_t n_tokens);
 
 /* Returns how many of a text's last rows must be computed even if its keys and values are cached.

@@ -153,7 +153,7 @@ void prefix_cache_drop_oldest_offloaded(struct prefix_cache *cache);
 uint64_t prefix_cache_oldest_offloaded(const struct prefix_cache *cache);
 /* Returns how many pages the unused offloaded blocks have in host blocks. */
 uint32_t prefix_cache_n_offloaded_pages(const struct prefix_cache *cache);
-/* Returns how many host blocks those pages take. */
+/* Returns how many host blocks the pages of unused offloaded blocks take. */
 uint32_t prefix_cache_n_offloaded_blocks(const struct prefix_cache *cache);
 
 /* Drops token blocks of unused blocks that have pages, the least recently used first, until

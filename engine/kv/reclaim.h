@@ -23,7 +23,7 @@ struct kv_space;
 
 /* Returns how many pages of the pool are only cached, so that evictions could free them. */
 uint32_t kv_n_idle(const struct kv_space *space);
-/* Returns how many pages of the pool could be taken: the free ones and those. */
+/* Returns how many pages of the pool could be taken: free ones, and those that are only cached. */
 uint64_t kv_n_available(const struct kv_space *space);
 /* Evicts what is cached until n_pages pages of the pool are free; the caller takes them.  ERR_FULL:
  * fewer could be free, and nothing has been evicted. */

@@ -70,7 +70,8 @@ struct planned_rows {
 };
 
 /* Returns the next step's budget for chunks.  Its rows are max_rows, less one for each running
- * sequence that has just one left.  Its work is what max_itl_s leaves time for. */
+ * sequence that has just one left.  Its work is what max_itl_s leaves time for while a sequence
+ * generates; a layer-major prompt's slices get half of that time. */
 struct prefill_budget prefill_queue_budget(const struct prefill_queue *p,
                                            struct sequence *const *running, uint32_t n_running);
 /* Returns the rows of a sequence that has n_left to compute (sequence_n_left()), and notes in it

@@ -75,7 +75,7 @@ int scheduler_create(struct scheduler **out, const struct scheduler_config *conf
 void scheduler_destroy(struct scheduler *scheduler); /* NULL is allowed; no sequence may be left */
 
 /* Takes ownership of the sequence, which waits until scheduler_plan() admits it.  If there is no
- * memory for its lists, its final event is appended at once. */
+ * memory for its lists, it ends instead: its final event is appended at once, and it is freed. */
 void scheduler_add(struct scheduler *scheduler, struct sequence *seq, struct event_list *events);
 /* Ends the waiting or running sequence of this id as cancelled; ignores an unknown id.  It is freed
  * when no step in flight has rows of it. */
@@ -107,7 +107,8 @@ uint32_t scheduler_n_inflight(const struct scheduler *scheduler);
  * others.  No time is learned of that one, nor of one before it that is still in flight. */
 void scheduler_note_new_graph(struct scheduler *scheduler);
 
-/* Returns how many sequences have not had their final event: running and waiting ones. */
+/* Returns how many sequences run or wait.  Those that scheduler_end_failed() is to end are not
+ * counted. */
 uint32_t scheduler_n_live(const struct scheduler *scheduler);
 /* Overwrites *out.  n_submitted, `disk` and the feed's counts become 0: only the engine knows
  * them. */

@@ -11,8 +11,8 @@ struct kv_space;
 /* Returns what this engine has that rules out speculation, as the end of the sentence "speculation
  * does not go with …"; NULL: nothing does. */
 const char *speculation_excluded(const struct kv_space *space);
-/* Returns what the engine has, or this request and its plan, that rules out speculation, as the end
- * of the same sentence; NULL: nothing does. */
+/* Returns what the engine, this request or its plan has that rules out speculation: the end of the
+ * sentence that speculation_excluded() has; NULL: nothing does. */
 const char *speculation_refused(const struct kv_space *space, const struct engine_request *request,
                                 const struct kv_plan *plan);
 

@@ -44,8 +44,8 @@ struct draft_length {
 void draft_length_init(struct draft_length *length, struct shared_credit *shared);
 /* Sets how many sequences share the next step, at least 1, which decides what guesses cost. */
 void draft_length_share(struct draft_length *length, uint32_t n_running);
-/* Returns how many tokens may be guessed from a match of n_matched tokens, at most that many.  0:
- * there is too little credit, or the match is too short for it. */
+/* Returns how many tokens may be guessed from a match of n_matched tokens: at most n_matched.  0:
+ * there is too little credit, or the match is too short for it.  Takes no credit. */
 uint32_t draft_length_most(const struct draft_length *length, uint32_t n_matched);
 /* Notes that a step has given the sequence n_tokens tokens, and that n_accepted of its n_drafted
  * guesses were right; n_drafted may be 0.  Adds credit, and takes the price of the guesses. */

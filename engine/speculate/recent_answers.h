@@ -46,8 +46,9 @@ void recent_answers_destroy(struct recent_answers *recent); /* NULL is allowed *
 void recent_answers_add(struct recent_answers *recent, uint64_t scope, const uint32_t *tokens,
                         uint32_t n_tokens);
 /* Returns the longest match of the text's end in an answer of the scope: RECENT_MIN to
- * SUFFIX_MAX tokens, or length 0.  Its `end` is a position.  Of equally long ones it is the one
- * at *hint (NULL: no hint), if that is one of them, else the newest. */
+ * SUFFIX_MAX tokens, or length 0.  Looks at *hint (NULL: no hint) and at the newest
+ * RECENT_MAX_VISITED places.  Its `end` is a position.  Of equally long ones it is the one at
+ * *hint, else the newest. */
 struct suffix_match recent_answers_find(const struct recent_answers *recent, uint64_t scope,
                                         const uint32_t *tokens, uint32_t n_tokens,
                                         const uint32_t *hint);

@@ -60,7 +60,8 @@ struct draft_account {
 
 /* Returns the state of a new engine: a full shared credit, and nothing measured. */
 struct shared_credit shared_credit_make(void);
-/* Adds to the delay credit for a step of generating sequences without guesses. */
+/* Adds 1 / 128 of a step to the delay credit, which has a bound, for a step of generating sequences
+ * without guesses. */
 void shared_credit_note_plain(struct shared_credit *shared);
 /* Notes a step of n_seqs sequences, some with guesses.  delays_plain: it delayed a plain sequence
  * whose account did not pay (draft_account_pay_delay).  Then the delay credit pays, once. */
