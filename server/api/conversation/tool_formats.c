@@ -1,0 +1,352 @@
+/* tool_formats.c - see tool_formats.h. */
+#include "server/api/conversation/tool_formats.h"
+
+#include <string.h>
+#include <jansson.h>
+
+#include "engine/base/json_reader.h"
+#include "server/api/conversation/arguments.h"
+#include "server/api/conversation/tool_calls.h"
+#include "server/api/conversation/tool_strings.h"
+
+/* ---- JSON that has been parsed before, so that it is legal ---- */
+
+/* Returns the value that the piece begins with. */
+static struct piece value_of(struct piece p) {
+    size_t depth = 0, i = 0;
+    bool in_string = false;
+    for (; i < p.n; i++) {
+        const char c = p.at[i];
+        if (in_string) {
+            if (c == '\\') i++;
+            else if (c == '"') in_string = false;
+        } else if (c == '"') {
+            in_string = true;
+        } else if (c == '{' || c == '[') {
+            depth++;
+        } else if (c == '}' || c == ']') {
+            if (depth == 0) break;
+            depth--;
+        } else if (c == ',' && depth == 0) {
+            break;
+        }
+    }
+    return trimmed((struct piece){p.at, i < p.n ? i : p.n});
+}
+
+/* Returns the value of the object's member as it is written; at NULL: there is none.  Names with
+ * escapes are not found. */
+static struct piece member_of(struct piece object, const char *name) {
+    struct piece p = skip_space(behind(object, object.at + 1));
+    while (p.n > 0 && p.at[0] == '"') {
+        const char *quote = p.at + 1;
+        while (*quote != '"') quote += *quote == '\\' ? 2 : 1;
+        const bool same =
+            (size_t)(quote - p.at) == strlen(name) + 1 && memcmp(p.at + 1, name, strlen(name)) == 0;
+        p = skip_space(behind(p, quote + 1));
+        p = skip_space(behind(p, p.at + 1)); /* the colon */
+        const struct piece value = value_of(p);
+        if (same) return value;
+        p = skip_space(behind(p, value.at + value.n));
+        if (p.n > 0 && p.at[0] == ',') p = skip_space(behind(p, p.at + 1));
+    }
+    return (struct piece){0};
+}
+
+/* Parses a text, whose root must be an object; NULL: it is none. */
+static json_t *parse_object(struct piece text, struct json_oddities *odd) {
+    json_t *root = NULL;
+    return arguments_parse(&root, text.at, text.n, odd) ? NULL : root;
+}
+
+/* Adds the arguments that an object's member has: its text, which is not looked for where there may
+ * be two such members, or what the text means; or JSON in a string, as some models write them. */
+static bool add_arguments(struct tool_call *call, struct piece object, const char *member,
+                          const json_t *value, bool has_doubled) {
+    const struct piece text =
+        has_doubled || !json_is_object(value) ? (struct piece){0} : member_of(object, member);
+    if (json_is_string(value))
+        buffer_append(&call->arguments, json_string_value(value), json_string_length(value));
+    else if (text.at) buffer_append(&call->arguments, text.at, text.n);
+    else if (json_is_object(value)) buffer_json_value(&call->arguments, value);
+    return arguments_mend(&call->arguments);
+}
+
+/* Reads {"name": …, "arguments": {…}}. */
+static bool read_object(struct tool_split *split, struct piece text) {
+    static const char *const names[] = {"arguments", "parameters"};
+    struct json_oddities odd = {0};
+    json_t *root = text.n > 0 && text.at[0] == '{' ? parse_object(text, &odd) : NULL;
+    const json_t *name = json_object_get(root, "name"), *arguments = NULL;
+    const char *member = NULL;
+    for (size_t i = 0; i < 2 && !arguments; i++)
+        arguments = json_object_get(root, member = names[i]);
+    const bool is_call =
+        json_is_string(name) && (!arguments || json_is_null(arguments) ||
+                                 json_is_object(arguments) || json_is_string(arguments));
+    struct tool_call *call =
+        is_call ? tool_split_add_call(
+                      split, (struct piece){json_string_value(name), json_string_length(name)})
+                : NULL;
+    const bool is_whole = call && add_arguments(call, text, member, arguments, odd.n_doubled > 0);
+    json_decref(root);
+    if (call && !is_whole) tool_split_drop_last(split);
+    return is_whole;
+}
+
+/* Reads objects with `between` and white space between them, all of the text. */
+static bool read_objects(struct tool_split *split, struct piece text, char between) {
+    for (text = trimmed(text); text.n > 0;) {
+        const struct piece object = braced_of(text);
+        if (!read_object(split, object)) return false;
+        text = skip_space(behind(text, text.at + object.n));
+        if (text.n > 0 && text.at[0] != between) return false;
+        if (text.n > 0) text = skip_space(behind(text, text.at + 1));
+    }
+    return true;
+}
+
+/* Skips white space, and the mark that some models write before each of several calls. */
+static struct piece skip_begin(const struct tool_split *split, struct piece p) {
+    const char *mark = split->format->begin;
+    for (p = skip_space(p); *mark && begins(p, mark);)
+        p = skip_space(behind(p, p.at + strlen(mark)));
+    return p;
+}
+
+/* Reads calls that are a name each, and an object.  Marks between them, such as [ARGS], are
+ * skipped. */
+static bool read_named(struct tool_split *split, struct piece text) {
+    for (text = skip_begin(split, text); text.n > 0;) {
+        const char *brace = find(text, "{");
+        struct piece name = {text.at, brace ? (size_t)(brace - text.at) : 0};
+        const char *mark = name.n > 0 ? memchr(name.at, '[', name.n) : NULL;
+        if (mark) name.n = (size_t)(mark - name.at);
+        if (!is_name(trimmed(name))) return false;
+        const struct piece object = braced_of(behind(text, brace));
+        struct tool_call *call = object.n > 0 ? tool_split_add_call(split, trimmed(name)) : NULL;
+        if (!call) return false;
+        buffer_append(&call->arguments, object.at, object.n);
+        if (!arguments_mend(&call->arguments)) return false;
+        text = skip_begin(split, behind(text, object.at + object.n));
+    }
+    return true;
+}
+
+/* ---- formats ---- */
+
+static bool read_json(struct tool_split *split, const char *text, size_t n) {
+    return read_object(split, trimmed((struct piece){text, n}));
+}
+
+/* Reads calls of Llama 3.1 and 3.2: {"name": …, "parameters": …}, with semicolons between. */
+static bool read_llama(struct tool_split *split, const char *text, size_t n) {
+    return read_objects(split, (struct piece){text, n}, ';');
+}
+
+static enum tool_beginning look_for_object(const char *text, size_t n) {
+    const struct piece p = skip_space((struct piece){text, n});
+    if (p.n == 0) return TOOL_MAY_BEGIN;
+    return p.at[0] == '{' ? TOOL_BEGINS : TOOL_BEGINS_NOT;
+}
+
+static bool read_array(struct tool_split *split, const char *text, size_t n) {
+    struct piece all = trimmed((struct piece){text, n});
+    if (all.n < 2 || all.at[0] != '[' || all.at[all.n - 1] != ']') return false;
+    return read_objects(split, (struct piece){all.at + 1, all.n - 2}, ',');
+}
+
+/* Reads calls of Mistral: an array of objects; since version 11 of its tokenizer NAME[ARGS]{…}, one
+ * after the other, with or without the mark before each. */
+static bool read_mistral(struct tool_split *split, const char *text, size_t n) {
+    struct piece rest = skip_begin(split, (struct piece){text, n});
+    if (!begins(rest, "[")) return read_named(split, rest);
+    while (rest.n > 0) {
+        const struct piece list = braced_of(rest);
+        if (list.n == 0 || !read_array(split, list.at, list.n)) return false;
+        rest = skip_begin(split, behind(rest, list.at + list.n));
+    }
+    return true;
+}
+
+/* Reads calls of GLM-4: a name, and on the next line its arguments. */
+static bool read_lines(struct tool_split *split, const char *text, size_t n) {
+    return read_named(split, (struct piece){text, n});
+}
+
+/* Tells calls of GLM-4 from its other answers, which begin with a line end. */
+static enum tool_beginning look_for_lines(const char *text, size_t n) {
+    const char *line_end = memchr(text, '\n', n);
+    const struct piece name = {text, line_end ? (size_t)(line_end - text) : n};
+    if (n == 0) return TOOL_MAY_BEGIN;
+    if (!is_name(name)) return TOOL_BEGINS_NOT;
+    const size_t at = name.n + 1;
+    if (!line_end || at == n) return TOOL_MAY_BEGIN;
+    return text[at] == '{' ? TOOL_BEGINS : TOOL_BEGINS_NOT;
+}
+
+/* Tells what a name of Python's is in JSON: templates that print a value as it is make its models
+ * write them.  NULL: it is none. */
+static const char *json_of_python(struct piece text) {
+    static const char *const names[][2] = {{"True", "true"}, {"False", "false"}, {"None", "null"}};
+    for (size_t i = 0; i < 3; i++)
+        if (text.n == strlen(names[i][0]) && begins(text, names[i][0])) return names[i][1];
+    return NULL;
+}
+
+static bool is_json(struct piece text) {
+    json_t *value = NULL;
+    struct json_oddities odd;
+    struct buffer list = {0};
+    buffer_puts(&list, "{\"v\":");
+    buffer_append(&list, text.at, text.n);
+    buffer_puts(&list, "}");
+    if (!list.failed && text.n > 0)
+        value = parse_object((struct piece){list.data, list.length}, &odd);
+    const bool is = json_object_size(value) == 1;
+    json_decref(value);
+    buffer_fini(&list);
+    return is;
+}
+
+/* Returns the JSON string that the piece begins with; n 0: there is none. */
+static struct piece quoted_of(struct piece p) {
+    for (size_t i = 1; i < p.n && p.at[0] == '"'; i++) {
+        if (p.at[i] == '\\') i++;
+        else if (p.at[i] == '"') return (struct piece){p.at, i + 1};
+    }
+    return (struct piece){p.at, 0};
+}
+
+/* Appends a value that is written without quotes: JSON if it is some and may be, else a string. */
+static void append_value(struct buffer *out, struct piece text, enum tool_string is) {
+    const struct piece value = trimmed(text);
+    const bool is_quoted = value.n > 0 && quoted_of(value).n == value.n && is_json(value);
+    const bool may_be_json = is == TOOL_STRING_NONE || (is == TOOL_STRING_QUOTED && is_quoted);
+    if (is == TOOL_STRING_NONE && json_of_python(text)) buffer_puts(out, json_of_python(text));
+    else if (may_be_json && is_json(text)) buffer_append(out, text.at, text.n);
+    else buffer_json_string(out, text.at, text.n);
+}
+
+/* Removes the one line end that templates put at either side of a value. */
+static struct piece without_line_ends(struct piece p) {
+    if (p.n > 0 && p.at[0] == '\n') p = behind(p, p.at + 1);
+    if (p.n > 0 && p.at[p.n - 1] == '\n') p.n--;
+    return p;
+}
+
+/* Returns where a value ends: at the mark, which may also stand in strings of JSON. */
+static const char *find_end(struct piece value, const char *mark) {
+    const struct piece text = skip_space(value),
+                       whole = begins(text, "\"") ? quoted_of(text) : braced_of(text);
+    const struct piece rest = skip_space(behind(text, text.at + whole.n));
+    const char *first = find(value, mark);
+    const bool goes_on = first && whole.n > 0 && begins(rest, mark) && rest.at > first;
+    return goes_on && is_json(whole) ? rest.at : first;
+}
+
+/* Reads the element that the text begins with, behind its first mark, and cuts it off the text. */
+static bool read_element(struct tool_split *split, struct tool_call *call, struct piece *text) {
+    const struct tool_elements *marks = split->format->elements;
+    struct piece key = *text;
+    const char *end = find(key, marks->key_end);
+    if (!end) return false;
+    struct piece value = behind(key, end + strlen(marks->key_end));
+    key.n = (size_t)(end - key.at);
+    key = trimmed(key);
+    const enum tool_string is = tool_strings_find(split->strings, call->name.data, key.at, key.n);
+    const char *begin = *marks->value_begin ? find(value, marks->value_begin) : value.at;
+    if (!begin) return false;
+    value = behind(value, begin + strlen(marks->value_begin));
+    end =
+        is == TOOL_STRING_BARE ? find(value, marks->value_end) : find_end(value, marks->value_end);
+    if (!end) return false;
+    *text = behind(value, end + strlen(marks->value_end));
+    value.n = (size_t)(end - value.at);
+    if (call->arguments.length > 1) buffer_puts(&call->arguments, ",");
+    buffer_json_string(&call->arguments, key.at, key.n);
+    buffer_puts(&call->arguments, ":");
+    append_value(&call->arguments, marks->on_lines ? without_line_ends(value) : value, is);
+    return true;
+}
+
+static bool read_elements(struct tool_split *split, struct tool_call *call, struct piece text) {
+    const char *mark = split->format->elements->key_begin;
+    if (call->name.failed) return false;
+    buffer_puts(&call->arguments, "{");
+    for (const char *at; (at = find(text, mark));) {
+        text = behind(text, at + strlen(mark));
+        if (!read_element(split, call, &text)) return false;
+    }
+    buffer_puts(&call->arguments, "}");
+    return arguments_mend(&call->arguments);
+}
+
+/* Reads a call of Qwen3-Coder: <function=NAME><parameter=KEY>VALUE</parameter>…</function>. */
+static bool read_functions(struct tool_split *split, const char *text, size_t n) {
+    const struct piece all = trimmed((struct piece){text, n});
+    if (!begins(all, "<function=")) return false;
+    struct piece name = behind(all, all.at + strlen("<function="));
+    const char *end = find(name, ">");
+    if (!end || !find(all, "</function>")) return false;
+    const struct piece rest = behind(all, end + 1);
+    name.n = (size_t)(end - name.at);
+    struct tool_call *call =
+        is_name(trimmed(name)) ? tool_split_add_call(split, trimmed(name)) : NULL;
+    return call && read_elements(split, call, rest);
+}
+
+/* Reads a call of GLM-4.5: NAME, then <arg_key>KEY</arg_key><arg_value>VALUE</arg_value> for each
+ * argument. */
+static bool read_glm(struct tool_split *split, const char *text, size_t n) {
+    const struct piece all = trimmed((struct piece){text, n});
+    const char *end = find(all, "<arg_key>");
+    struct piece name = {all.at, end ? (size_t)(end - all.at) : all.n};
+    name = trimmed(name);
+    struct tool_call *call = is_name(name) ? tool_split_add_call(split, name) : NULL;
+    return call && read_elements(split, call, behind(all, name.at + name.n));
+}
+
+static const struct tool_writing hermes = {
+    "", "", "<tool_call>\n{\"name\": \"", "\", \"arguments\": ", "}\n</tool_call>", "\n", NULL};
+static const struct tool_writing array = {"[",  "]", "{\"name\": \"", "\", \"arguments\": ", "}",
+                                          ", ", NULL};
+static const struct tool_writing llama = {
+    "", "", "{\"name\": \"", "\", \"parameters\": ", "}", "; ", "([^{\\s][\\s\\S]*)?"};
+static const struct tool_writing lines = {"", "", "", "\n", "", "\n", "(\\n[\\s\\S]*)?"};
+
+static const struct tool_writing functions = {
+    "", "", "<tool_call>\n<function=", ">\n", "</function>\n</tool_call>", "\n", NULL};
+static const struct tool_writing glm = {"", "", "<tool_call>", "\n", "</tool_call>", "\n", NULL};
+
+static const struct tool_elements parameters = {"<parameter=", ">", "", "</parameter>", true};
+static const struct tool_elements arguments = {"<arg_key>", "</arg_key>", "<arg_value>",
+                                               "</arg_value>", false};
+
+/* The more telling signs come first; that of GLM-4 says "write the arguments as JSON". */
+static const struct tool_format formats[] = {
+    {"glm-4.5", "<arg_key>", "<tool_call>", "</tool_call>", NULL, false, read_glm, &glm, &arguments,
+     "", true},
+    {"qwen3-coder", "<function=", "<tool_call>", "</tool_call>", NULL, false, read_functions,
+     &functions, &parameters, "<", false},
+    {"hermes", "<tool_call>", "<tool_call>", "</tool_call>", NULL, false, read_json, &hermes, NULL,
+     "{", false},
+    {"mistral", "[TOOL_CALLS]", "[TOOL_CALLS]", NULL, NULL, true, read_mistral, &array, NULL, "[",
+     true},
+    {"phi-4", "<|tool_call|>", "<|tool_call|>", "<|/tool_call|>", NULL, true, read_array, &array,
+     NULL, "[", false},
+    {"llama-3", "\"parameters\": dictionary", "", NULL, look_for_object, false, read_llama, &llama,
+     NULL, "{", false},
+    {"glm-4", "请使用 Json 格式表示调用的参数", "", NULL, look_for_lines, false, read_lines, &lines,
+     NULL, "", true},
+};
+
+const char *const tool_marks[] = {"<tool_call>", "</tool_call>",  "[TOOL_CALLS]",   "[ARGS]",
+                                  "[CALL_ID]",   "<|tool_call|>", "<|/tool_call|>", "<arg_key>",
+                                  "</arg_key>",  "<arg_value>",   "</arg_value>",   NULL};
+
+const struct tool_format *tool_format_of(const char *template_source) {
+    for (size_t i = 0; i < sizeof(formats) / sizeof(*formats); i++)
+        if (strstr(template_source, formats[i].sign)) return &formats[i];
+    return NULL;
+}
