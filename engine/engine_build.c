@@ -4,6 +4,7 @@
 #include "engine/engine_build.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
@@ -21,6 +22,7 @@
 #include "engine/memory_plan.h"
 #include "engine/model/decoder.h"
 #include "engine/model/feed_forward.h"
+#include "engine/request/channels.h"
 #include "engine/schedule/scheduler.h"
 #include "engine/schedule/speculation_rules.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -99,14 +101,30 @@ static int load_files(struct engine *e, struct error *err) {
 /* Compiled grammars that are kept for later requests. */
 enum { GRAMMARS_BYTES = 64 << 20 };
 
+/* Finds the marks of channels (channels.h), of a model that has the first ones; returns how
+ * many. */
+static uint32_t find_marks(const struct tokenizer *tokenizer, uint32_t marks[CHANNEL_MOST_MARKS]) {
+    uint32_t n = 0;
+    for (const struct channel_mark *mark = channel_marks; mark->token; mark++) {
+        uint32_t id;
+        if (!tokenizer_find_added(tokenizer, mark->token, strlen(mark->token), &id)) break;
+        if (tokenizer_is_special(tokenizer, id)) marks[n++] = id;
+    }
+    return n;
+}
+
 /* Prepares the vocabulary for grammars, where the build can compile any.  A model without end
  * tokens has none. */
 static int create_grammars(struct engine *e, struct error *err) {
     const struct model_config *model = &e->model->config;
     struct grammar_vocab *vocab = NULL;
+    uint32_t marks[CHANNEL_MOST_MARKS];
     if (!grammar_is_available() || !e->tokenizer || model->n_eos == 0) return 0;
-    int code =
-        grammar_vocab_create(&vocab, e->tokenizer, model->n_vocab, model->eos, model->n_eos, err);
+    const struct grammar_tokens special = {.eos = model->eos,
+                                           .n_eos = model->n_eos,
+                                           .marks = marks,
+                                           .n_marks = find_marks(e->tokenizer, marks)};
+    int code = grammar_vocab_create(&vocab, e->tokenizer, model->n_vocab, &special, err);
     if (code) return code;
     code = grammar_cache_create(&e->info.grammars, vocab, GRAMMARS_BYTES);
     if (!code) return 0;

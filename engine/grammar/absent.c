@@ -13,8 +13,9 @@ static int refuse(struct error *err) {
 }
 
 int grammar_vocab_create(struct grammar_vocab **out, const struct tokenizer *tokenizer,
-                         uint32_t n_vocab, const uint32_t *eos, uint32_t n_eos, struct error *err) {
-    (void)out, (void)tokenizer, (void)n_vocab, (void)eos, (void)n_eos;
+                         uint32_t n_vocab, const struct grammar_tokens *special,
+                         struct error *err) {
+    (void)out, (void)tokenizer, (void)n_vocab, (void)special;
     return refuse(err);
 }
 

@@ -38,10 +38,18 @@ enum grammar_kind {
 /* Tells whether this build can compile grammars. */
 bool grammar_is_available(void);
 
-/* Prepares a tokenizer's tokens.  n_vocab: of the model, which may have more.  eos [n_eos] end a
- * text; without one there is nothing to tell the end by (ERR_UNSUPPORTED). */
+/* Tokens that are no text. */
+struct grammar_tokens {
+    const uint32_t *eos; /* [n_eos]: they end a text */
+    uint32_t n_eos;
+    const uint32_t *marks; /* [n_marks]: only formats of GRAMMAR_TAGS allow them, by their ids */
+    uint32_t n_marks;
+};
+
+/* Prepares a tokenizer's tokens.  n_vocab: of the model, which may have more.  Without an end token
+ * there is nothing to tell the end by (ERR_UNSUPPORTED). */
 int grammar_vocab_create(struct grammar_vocab **out, const struct tokenizer *tokenizer,
-                         uint32_t n_vocab, const uint32_t *eos, uint32_t n_eos, struct error *err);
+                         uint32_t n_vocab, const struct grammar_tokens *special, struct error *err);
 void grammar_vocab_destroy(struct grammar_vocab *vocab); /* NULL is allowed */
 
 /* What compiling may take. */

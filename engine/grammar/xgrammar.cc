@@ -179,8 +179,9 @@ bool grammar_is_available(void) {
 }
 
 int grammar_vocab_create(struct grammar_vocab **out, const struct tokenizer *tokenizer,
-                         uint32_t n_vocab, const uint32_t *eos, uint32_t n_eos, struct error *err) {
-    if (n_eos == 0)
+                         uint32_t n_vocab, const struct grammar_tokens *special,
+                         struct error *err) {
+    if (special->n_eos == 0)
         return error_set(err, ERR_UNSUPPORTED,
                          "answers of this model cannot be constrained: it has no end token");
     return guarded(err, [&] {
@@ -191,7 +192,10 @@ int grammar_vocab_create(struct grammar_vocab **out, const struct tokenizer *tok
             const char *bytes = tokenizer_token_bytes(tokenizer, i, &n); /* NULL: padding */
             if (bytes && !tokenizer_is_special(tokenizer, i)) tokens[i].assign(bytes, n);
         }
-        const std::vector<int32_t> ends(eos, eos + n_eos);
+        /* The library takes a token by its id only where it has bytes.  No text has this one. */
+        for (uint32_t i = 0; i < special->n_marks; i++)
+            if (special->marks[i] < n_vocab) tokens[special->marks[i]].assign("\xff");
+        const std::vector<int32_t> ends(special->eos, special->eos + special->n_eos);
         *out = new grammar_vocab{xgrammar::TokenizerInfo(tokens, xgrammar::VocabType::RAW,
                                                          static_cast<int>(n_vocab), ends),
                                  n_vocab};

@@ -41,7 +41,9 @@ struct engine_event {
     uint64_t request_id;
     void *user;
     enum event_kind kind;
-    char *text; /* UTF-8, whole characters, NUL-terminated; may be empty, never NULL */
+    /* UTF-8, whole characters, and bytes that stand for tokens (shown_token); NUL-terminated.  May
+     * be empty, never NULL. */
+    char *text;
     size_t text_length;
     struct token_info *tokens;
     uint32_t n_tokens;

@@ -49,14 +49,6 @@ static int reserve_token(struct output *out) {
     return 0;
 }
 
-/* Tells whether a token is no text: a special one, unless this request has it shown. */
-static bool is_skipped(const struct output *out, uint32_t token) {
-    if (!out->params->skip_special) return false;
-    for (uint32_t i = 0; i < out->params->n_shown; i++)
-        if (out->params->shown[i] == token) return false;
-    return true;
-}
-
 /* Appends the text that the token completes; returns where it begins, or ERR_NOMEM. */
 static int append_text(struct output *out, uint32_t token, size_t *begin) {
     size_t length = 0;
@@ -65,8 +57,14 @@ static int append_text(struct output *out, uint32_t token, size_t *begin) {
     /* Padding of the vocabulary has no text. */
     if (!tokenizer_token_bytes(out->tokenizer, token, &length)) return 0;
     if (reserve_text(out, 3 * length + DETOKENIZER_GROWTH)) return ERR_NOMEM;
-    long n = detokenizer_push(&out->detokenizer, out->tokenizer, token, is_skipped(out, token),
-                              out->text + out->n_text, out->text_capacity - out->n_text);
+    const struct shown_token *shown = sampling_shown(out->params, token);
+    char *text = out->text + out->n_text;
+    const size_t capacity = out->text_capacity - out->n_text;
+    const long n =
+        shown && shown->byte
+            ? detokenizer_push_byte(&out->detokenizer, out->tokenizer, shown->byte, text, capacity)
+            : detokenizer_push(&out->detokenizer, out->tokenizer, token,
+                               out->params->skip_special && !shown, text, capacity);
     if (n < 0) return (int)n;
     out->n_text += (size_t)n;
     return 0;
@@ -86,23 +84,22 @@ static int match_stops(struct output *out, size_t begin, size_t end, uint32_t *i
     return 1;
 }
 
-static bool may_think(const struct output *out) {
-    return out->thought.place != THOUGHT_BEHIND || out->thought.is_fresh;
-}
-
 /* Reads the text from `begin` on while it may be a thought.  What is held before one is looked
- * through once it is known to be none.  Returns 1 if a stop string is complete.  *begin: what is
- * left, said. */
+ * through once it is known to be none.  So is the mark that ends what is said: no stop string has
+ * such a byte.  Returns 1 if a stop string is complete.  *begin: what is left, said. */
 static int follow_thought(struct output *out, size_t *begin, bool counts, uint32_t *index) {
-    for (; *begin < out->n_text && may_think(out); ++*begin) {
+    for (; *begin < out->n_text && !thought_is_over(&out->thought); ++*begin) {
+        const enum thought_place before = out->thought.place;
         const enum thought_step step = thought_take(&out->thought, out->text[*begin]);
-        if (step == THOUGHT_HOLDS && out->thought.place == THOUGHT_BEFORE) {
+        const enum thought_place place = out->thought.place;
+        if (step == THOUGHT_HOLDS && place == THOUGHT_BEFORE) {
             out->n_held += counts;
             continue;
         }
-        const size_t first = *begin - out->n_held;
+        const size_t first = *begin - (before == THOUGHT_BEFORE ? out->n_held : 0);
         out->n_held = 0;
-        const bool said = step == THOUGHT_PASSES && out->thought.place == THOUGHT_BEHIND;
+        const bool said = (step == THOUGHT_PASSES && place == THOUGHT_BEHIND) ||
+                          (before == THOUGHT_BEHIND && place == THOUGHT_HEADER);
         if (said && counts && match_stops(out, first, *begin + 1, index)) return 1;
     }
     return 0;

@@ -5,6 +5,7 @@
 #define ENGINE_REQUEST_REQUEST_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "engine/device/sample.h"
@@ -15,6 +16,12 @@
 
 struct grammar;
 struct request_plan;
+
+/* A special token that is text: as it reads, or one byte that no UTF-8 has. */
+struct shown_token {
+    uint32_t token;
+    char byte; /* 0: as it reads */
+};
 
 /* The parameters of a request's output.  sampling_defaults() gives the OpenAI defaults. */
 struct sampling_params {
@@ -33,8 +40,8 @@ struct sampling_params {
     uint32_t n_stop_tokens;
     char **stop; /* owned array of owned strings; they end what is said, not a thought */
     uint32_t n_stop;
-    struct thought thought; /* where the text begins */
-    uint32_t *shown;        /* owned: special tokens that are text though others are skipped */
+    struct thought thought;    /* where the text begins */
+    struct shown_token *shown; /* owned: special tokens that are text though others are skipped */
     uint32_t n_shown;
     bool ignore_eos, include_stop, skip_special;
     int32_t n_logprobs;        /* -1: none; else top-n per generated token, <= SAMPLE_MAX_TOP */
@@ -70,6 +77,13 @@ struct engine_request {
 };
 
 struct sampling_params sampling_defaults(void);
+/* Returns how a token is shown; NULL: as any other one is. */
+static inline const struct shown_token *sampling_shown(const struct sampling_params *params,
+                                                       uint32_t token) {
+    for (uint32_t i = 0; i < params->n_shown; i++)
+        if (params->shown[i].token == token) return &params->shown[i];
+    return NULL;
+}
 void sampling_fini(struct sampling_params *params);
 
 #endif

@@ -98,5 +98,14 @@ long detokenizer_push(struct detokenizer *d, const struct tokenizer *tokenizer, 
 /* Flushes an unfinished character as U+FFFD, or the pending run. capacity >= DETOKENIZER_GROWTH. */
 long detokenizer_finish(struct detokenizer *d, const struct tokenizer *tokenizer, char *buffer,
                         size_t capacity);
+/* Does the same, and writes a byte behind it that stands for a token. */
+static inline long detokenizer_push_byte(struct detokenizer *d, const struct tokenizer *tokenizer,
+                                         char byte, char *buffer, size_t capacity) {
+    const long n = detokenizer_finish(d, tokenizer, buffer, capacity - 1);
+    if (n < 0) return n;
+    buffer[n] = byte;
+    d->begun = true;
+    return n + 1;
+}
 
 #endif

@@ -11,6 +11,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/request/channels.h"
 #include "engine/template/template.h"
 #include "engine/tokenizer/token_names.h"
 
@@ -42,12 +43,28 @@ static bool mentions(const char *source, const char *word) {
     return strstr(source, word) != NULL;
 }
 
+/* Tells how the model marks its thoughts, if the template shows that. */
+static bool find_thoughts(const char *source, enum thought_form *form) {
+    static const struct {
+        const char *sign;
+        enum thought_form form;
+    } signs[] = {{"<|channel|>" CHANNEL_THOUGHTS, THOUGHT_CHANNELS},
+                 {"</think>", THOUGHT_TAGS},
+                 {"<|END_THINKING|>", THOUGHT_COHERE_TAGS}};
+    for (size_t i = 0; i < sizeof(signs) / sizeof(*signs); i++) {
+        if (!mentions(source, signs[i].sign)) continue;
+        *form = signs[i].form;
+        return true;
+    }
+    return false;
+}
+
 /* Notes what a template's text tells of its model.  It is that of requests without tools, unless
  * there is none for them. */
 static int describe(struct chat_template *chat, const char *source, const char *label,
                     struct error *err) {
     chat->names_developer = mentions(source, "developer");
-    chat->marks_reasoning = mentions(source, "</think>");
+    chat->marks_reasoning = find_thoughts(source, &chat->thoughts);
     free(chat->source);
     chat->source = strdup(label);
     return chat->source ? 0 : no_memory(err);

@@ -12,6 +12,8 @@
 #include <stdbool.h>
 #include <jansson.h>
 
+#include "engine/request/thought.h"
+
 struct error;
 struct template;
 
@@ -23,7 +25,8 @@ struct chat_template {
     char *source;                /* where `plain` is from, for the log; NULL: nowhere */
     char *tool_text;             /* of the template for requests with tools; NULL: no template */
     bool names_developer;        /* it knows the role `developer` */
-    bool marks_reasoning;        /* its model thinks between <think> and </think> */
+    bool marks_reasoning;        /* its model marks what it thinks: */
+    enum thought_form thoughts;  /* so */
     bool has_processors;         /* the directory has a chat_template.json, which is not read */
 };
 

@@ -9,15 +9,17 @@ import subprocess
 import pytest
 
 from test_chat_templates import ROOT, Renderer
-from server import BINARY
+from server import BINARY, LONG
 
 TEMPLATES = sorted((ROOT / "tests/template/calls").glob("*.jinja"))
-N_ANSWERS = 500
+N_ANSWERS = 500 if LONG else 120
 FORMATS = {"mistral-array": "mistral", "mistral-named": "mistral"}
-SPECIAL = {"mistral-array": ["[TOOL_CALLS]"], "mistral-named": ["[TOOL_CALLS]", "[ARGS]"],
-           "phi-4": ["<|tool_call|>", "<|/tool_call|>"]}
-ENDS = ["<|im_end|>\n", "<|eot_id|>", "</s>", "<|end|>", "<|user|>", "<|observation|>"]
-BARE = ("qwen3-coder", "glm-4.5")  # strings stand there without quotes
+CHANNELS = ["<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>"]
+SPECIAL = {"harmony": CHANNELS, "mistral-array": ["[TOOL_CALLS]"], "mistral-named": ["[TOOL_CALLS]", "[ARGS]"],
+           "phi-4": ["<|tool_call|>", "<|/tool_call|>"], "cohere": ["<|START_ACTION|>", "<|END_ACTION|>"]}
+ENDS = ["<|im_end|>\n", "<|eot_id|>", "</s>", "<|end|>", "<|user|>", "<|observation|>", "<|call|>", "<|return|>",
+        "<|END_OF_TURN_TOKEN|>", "[e~[\n"]
+BARE = ("qwen3-coder", "glm-4.5", "minimax")  # strings stand there without quotes
 CALLS_ALONE = ("llama-3", "glm-4")  # a text with calls has no words
 WORDS = ["a", "Zürich", "日本語", "😀", "\u0301", "\"", "'", "\\", "\n", "{", "}", "[", "]", "};", "],", "<", ">",
          "&", "</tool", "_call>", "</s>", " ", "\t", ":", "%s", "null", "12", "{\"name\": \"x\"}", "\u2028", "; ",
@@ -149,8 +151,8 @@ def test_answers_without_calls_stay_as_they_are(renderer, split, path):
         words = "Say " + some_text(rng, False)
         whole = rendered(renderer, source, [*asked, {"role": "assistant", "content": words}])
         said = without_end(whole[len(prompt if whole.startswith(prompt) else prompt.rstrip()):])
-        found = split(source, [said])
-        assert (found["answer"], found["calls"]) == (said, []), found
+        found = split(source, cut(said, CHANNELS) if name == "harmony" else [said])
+        assert (found["answer"], found["calls"]) == (words if name == "harmony" else said, []), found
 
 
 def schema_of(value):
@@ -184,4 +186,4 @@ def test_strings_that_look_like_others_are_told_by_the_schema(renderer, split, n
         found = split(source, [without_end(whole[len(prompt):])], tools)
         assert [(call["name"], json.loads(call["arguments"])) for call in found["calls"]] == [
             (call["function"]["name"], call["function"]["arguments"]) for call in calls], (number, whole)
-    assert n_lookalikes > 100
+    assert n_lookalikes > N_ANSWERS / 5

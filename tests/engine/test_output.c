@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/device/sample.h"
+#include "engine/request/channels.h"
 #include "engine/request/event.h"
 #include "engine/request/output.h"
 #include "engine/request/request.h"
@@ -146,13 +147,9 @@ TEST(early_text_cannot_stop) {
 }
 
 /* Pushes a text byte by byte, and reads what is shown after each. */
-static bool stops_at(enum thought_place place, const char *text, char **stops, uint32_t n_stops,
-                     uint32_t n_early, const char *shown) {
-    struct sampling_params params = sampling_defaults();
-    params.stop = stops;
-    params.n_stop = n_stops;
+static bool stops_in(struct sampling_params params, const char *text, uint32_t n_early,
+                     const char *shown) {
     params.n_logprobs = 2;
-    params.thought.place = place;
     struct output out;
     struct reader r = {0};
     uint32_t index;
@@ -169,6 +166,36 @@ static bool stops_at(enum thought_place place, const char *text, char **stops, u
     assert_string_equal(r.text, shown);
     output_fini(&out);
     return stopped;
+}
+
+static bool stops_at(enum thought_place place, const char *text, char **stops, uint32_t n_stops,
+                     uint32_t n_early, const char *shown) {
+    struct sampling_params params = sampling_defaults();
+    params.stop = stops;
+    params.n_stop = n_stops;
+    params.thought.place = place;
+    return stops_in(params, text, n_early, shown);
+}
+
+/* The tokens ^, | and $ are marks of channels. */
+TEST(stop_strings_end_what_is_said_on_a_channel) {
+    struct shown_token marks[] = {
+        {'^', CHANNEL_NAME[0]}, {'|', CHANNEL_MESSAGE[0]}, {'$', CHANNEL_END[0]}};
+    char *stops[] = {"ab", "final"};
+    struct sampling_params params = sampling_defaults();
+    params.shown = marks;
+    params.n_shown = 3;
+    params.stop = stops;
+    params.n_stop = 2;
+    params.thought = channels_begin();
+#define THOUGHT CHANNEL_NAME "analysis" CHANNEL_MESSAGE
+#define SAID CHANNEL_NAME "final" CHANNEL_MESSAGE
+    assert_true(stops_in(params, "^analysis|ab$^final|xab", 0, THOUGHT "ab" CHANNEL_END SAID "x"));
+    assert_false(stops_in(params, "^final|a$^final|b", 0, SAID "a" CHANNEL_END SAID "b"));
+    assert_true(stops_in(params, "^final|aab", 0, SAID "a"));
+    assert_true(stops_in(params, "plain ab", 0, "plain "));
+#undef THOUGHT
+#undef SAID
 }
 
 TEST(stop_strings_end_no_thought) {
@@ -190,7 +217,7 @@ TEST(stop_strings_end_no_thought) {
 }
 
 TEST(special_tokens_may_be_shown) {
-    uint32_t shown[] = {FAKE_EOS};
+    struct shown_token shown[] = {{.token = FAKE_EOS}};
     for (uint32_t n = 0; n < 2; n++) {
         struct sampling_params params = sampling_defaults();
         params.shown = shown;

@@ -254,8 +254,9 @@ TEST(what_took_too_much_is_remembered) {
 static int load(void **state) {
     struct error err = {0};
     const uint32_t eos = EOS;
+    const struct grammar_tokens special = {.eos = &eos, .n_eos = 1};
     if (tokenizer_load(&tokenizer, model_dir, &err)) return -1;
-    return grammar_vocab_create(&vocab, tokenizer, tokenizer_n_vocab(tokenizer), &eos, 1, &err);
+    return grammar_vocab_create(&vocab, tokenizer, tokenizer_n_vocab(tokenizer), &special, &err);
 }
 
 static int unload(void **state) {

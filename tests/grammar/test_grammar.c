@@ -150,8 +150,9 @@ static struct grammar_cache *make_cache(struct tokenizer *tokenizer, size_t max_
     struct grammar_vocab *vocab;
     struct error err = {0};
     const uint32_t eos = 8186;
+    const struct grammar_tokens special = {.eos = &eos, .n_eos = 1};
     assert_int_equal(
-        grammar_vocab_create(&vocab, tokenizer, tokenizer_n_vocab(tokenizer), &eos, 1, &err), 0);
+        grammar_vocab_create(&vocab, tokenizer, tokenizer_n_vocab(tokenizer), &special, &err), 0);
     assert_int_equal(grammar_cache_create(&cache, vocab, max_bytes), 0);
     return cache;
 }

@@ -189,7 +189,8 @@ int main(int argc, char **argv) {
     w.n_vocab = tokenizer_n_vocab(w.tokenizer);
     while (w.eos < w.n_vocab && !tokenizer_is_special(w.tokenizer, w.eos)) w.eos++;
     const double began = seconds();
-    if (grammar_vocab_create(&w.vocab, w.tokenizer, w.n_vocab, &w.eos, 1, &err)) goto fail;
+    const struct grammar_tokens special = {.eos = &w.eos, .n_eos = 1};
+    if (grammar_vocab_create(&w.vocab, w.tokenizer, w.n_vocab, &special, &err)) goto fail;
     fprintf(stderr, "%u tokens, prepared in %.0f ms\n", w.n_vocab, (seconds() - began) * 1e3);
     w.mask = calloc(grammar_mask_words(w.n_vocab), sizeof(*w.mask));
     w.choices = calloc(w.n_vocab, sizeof(*w.choices));

@@ -10,6 +10,7 @@
 #include <jansson.h>
 
 #include "engine/base/json_arena.h"
+#include "engine/request/channels.h"
 #include "server/api/conversation/arguments.h"
 #include "server/api/conversation/reasoning.h"
 #include "server/api/conversation/tool_calls.h"
@@ -27,7 +28,12 @@ static const char *const signs[] = {"<tool_call>",
                                     "<function=",
                                     "<arg_key>",
                                     "\"parameters\": dictionary",
-                                    "请使用 Json 格式表示调用的参数"};
+                                    "请使用 Json 格式表示调用的参数",
+                                    "<|START_ACTION|>",
+                                    "<minimax:tool_call>",
+                                    "<|channel|>commentary"};
+
+enum { N_SIGNS = sizeof(signs) / sizeof(*signs), STRINGS = 16 /* of the first byte */ };
 
 struct parts {
     struct buffer reasoning, said, answer;
@@ -47,6 +53,8 @@ static json_t *make_strings(void) {
 static void split(struct parts *parts, const struct tool_format *format, const json_t *strings,
                   const char *text, size_t n, size_t piece) {
     struct reasoning_split reasoning = {.thought = {.place = THOUGHT_BEFORE}};
+    if (format->writing->is_message) reasoning.thought = channels_begin();
+    reasoning.thought.has_calls = true;
     *parts = (struct parts){
         .tools = {.format = format, .strings = strings, .max_calls = TOOL_MAX_CALLS}};
     for (size_t i = 0; i < n; i += piece) {
@@ -147,6 +155,11 @@ static void check_comes_back(const struct buffer *arguments) {
     json_decref(strict);
 }
 
+/* Marks are no text. */
+static void check_text(const struct buffer *text) {
+    for (size_t i = 0; i < text->length; i++) require(!channel_is_mark(text->data[i]));
+}
+
 static void check_calls(const struct tool_split *tools) {
     for (uint32_t i = 0; i < tools->n_calls; i++) {
         const struct buffer *arguments = &tools->calls[i].arguments;
@@ -158,13 +171,15 @@ static void check_calls(const struct tool_split *tools) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size < 2) return 0;
-    const struct tool_format *format = tool_format_of(signs[data[0] % 7]);
+    const struct tool_format *format = tool_format_of(signs[data[0] % STRINGS % N_SIGNS]);
     const char *text = (const char *)data + 2;
     struct parts whole, cut;
-    json_t *strings = data[0] / 7 % 2 ? make_strings() : NULL;
+    json_t *strings = data[0] & STRINGS ? make_strings() : NULL;
     split(&whole, format, strings, text, size - 2, size);
     split(&cut, format, strings, text, size - 2, 1 + data[1] % 32);
     check_calls(&whole.tools);
+    check_text(&whole.answer);
+    if (format->writing->is_message) check_text(&whole.reasoning);
     require_equal(&whole.reasoning, &cut.reasoning);
     require_equal(&whole.answer, &cut.answer);
     require(whole.tools.n_calls == cut.tools.n_calls);

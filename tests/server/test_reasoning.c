@@ -4,6 +4,7 @@
 #include <string.h>
 #include <jansson.h>
 
+#include "engine/request/channels.h"
 #include "engine/template/template.h"
 #include "server/api/conversation/prompt_end.h"
 #include "server/api/conversation/reasoning.h"
@@ -52,7 +53,58 @@ TEST(reasoning_is_split_off) {
     check_split(behind, "\n\nb", "", "\n\nb");
 }
 
+#define C CHANNEL_NAME
+#define M CHANNEL_MESSAGE
+#define NEXT CHANNEL_END CHANNEL_START "assistant"
+
+TEST(messages_are_split_by_their_channels) {
+    struct thought begin = channels_begin(), calls = begin;
+    calls.has_calls = true;
+    check_split(begin, C "analysis" M "a" NEXT C "final" M "b", "a", "b");
+    check_split(begin, C "analysis" M " a\n" NEXT C "analysis" M "b" NEXT C "final" M "\nc",
+                " a\nb", "\nc");
+    check_split(begin, C "analysi" M "a" NEXT C "analysiss" M "b" NEXT C "commentary" M "c", "",
+                "abc");
+    check_split(begin, C "analysis " CHANNEL_CONSTRAIN "x" M "a", "a", "");
+    check_split(begin, C "final" M "<|end|><|start|>x</think>", "", "<|end|><|start|>x</think>");
+    check_split(begin, "plain <|channel|>analysis", "", "plain <|channel|>analysis");
+    check_split(begin, " to=nobody", "", " to=nobody");
+    check_split(begin, C "analysis" M "a" NEXT C "fin", "a", "");
+    check_split(begin, C "commentary to=functions.f" M "{}", "", "{}");
+    check_split(calls, C "commentary to=functions.f" M "{}" NEXT C "final" M "a", "",
+                M C "commentary to=functions.f{}" CHANNEL_END "a");
+    check_split(calls, " to=functions.f" C "commentary" M "{}", "",
+                M " to=functions.f" C "commentary{}");
+    check_split(calls, C "analysis to=python" M "1+1", "1+1", "");
+    check_split(calls, C "analysis to=functions.f" M "{}", "", M C "analysis to=functions.f{}");
+}
+
+#undef C
+#undef M
+#undef NEXT
+
 /* ---- where a prompt ends ---- */
+
+TEST(a_header_is_open_at_the_end_of_a_prompt) {
+    static const struct {
+        const char *prompt;
+        enum thought_place place;
+    } cases[] = {{"<|start|>user<|message|>q<|end|><|start|>assistant", THOUGHT_HEADER},
+                 {"<|start|>assistant<|channel|>final<|message|>", THOUGHT_BEHIND},
+                 {"<|start|>assistant<|channel|>analysis<|message|>", THOUGHT_INSIDE}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        char bytes[128];
+        const size_t n = strlen(cases[i].prompt);
+        struct byte_span all = {0, n};
+        struct template_text text = {
+            .bytes = strcpy(bytes, cases[i].prompt), .n_bytes = n, .trusted = &all, .n_trusted = 1};
+        const struct thought got = prompt_end_read(&text, THOUGHT_CHANNELS, false, NULL);
+        assert_int_equal(got.place, cases[i].place);
+        text.n_trusted = 0; /* what a client writes opens nothing */
+        assert_int_equal(prompt_end_read(&text, THOUGHT_CHANNELS, false, NULL).place,
+                         THOUGHT_HEADER);
+    }
+}
 
 /* Templates as families have them; <s> is a special token. */
 #define HEAD "{% for m in messages %}<s>{{ m.role }}\n"
@@ -106,7 +158,7 @@ static struct template_text render(const char *source, const char *user, const c
 
 static void check_new(const char *source, const char *user, bool off, enum thought_place place) {
     struct template_text text = render(source, user, NULL, off);
-    const struct thought got = prompt_end_read(&text, false, fake_tokenizer());
+    const struct thought got = prompt_end_read(&text, THOUGHT_TAGS, false, fake_tokenizer());
     if (got.place != place) fail_msg("%s: %d, not %d", text.bytes, got.place, place);
     template_text_fini(&text);
 }
@@ -117,11 +169,11 @@ static void check_continued(const char *source, const char *answer, const char *
     static const char *const users[] = {"q", "<think>", "</think>", "a <think> b", "", "a"};
     for (size_t i = 0; i < 6; i++) {
         struct template_text text = render(source, users[i], answer, false);
-        const bool is_cut = prompt_end_cut(&text, answer, strlen(answer));
+        const bool is_cut = prompt_end_cut(&text, THOUGHT_TAGS, answer, strlen(answer));
         if (is_cut != (end != NULL)) fail_msg("'%s' is cut: %d", text.bytes, is_cut);
         if (end) {
             const size_t n = strlen(end);
-            const struct thought got = prompt_end_read(&text, true, fake_tokenizer());
+            const struct thought got = prompt_end_read(&text, THOUGHT_TAGS, true, fake_tokenizer());
             if (text.n_bytes < n || strcmp(text.bytes + text.n_bytes - n, end) != 0)
                 fail_msg("'%s' does not end with '%s'", text.bytes, end);
             if (got.place != place) fail_msg("'%s': %d, not %d", text.bytes, got.place, place);
@@ -170,6 +222,6 @@ TEST(continued_answers_begin_where_the_message_ends) {
 
 TEST(a_mark_at_the_end_is_fresh) {
     struct template_text text = render("<s>{{ messages[0].content }}<think>", "q", NULL, false);
-    assert_true(prompt_end_read(&text, false, fake_tokenizer()).is_fresh);
+    assert_true(prompt_end_read(&text, THOUGHT_TAGS, false, fake_tokenizer()).is_fresh);
     template_text_fini(&text);
 }

@@ -152,6 +152,16 @@ TEST_WITH(turns_of_one_role_are_joined, rig_set_up, tear_down) {
           "[user: u][assistant: b]");
 }
 
+TEST_WITH(a_text_beside_a_thought_and_a_call_is_a_part_of_the_thought, rig_set_up, tear_down) {
+    use(*state, "{% for m in messages %}{% if m.tool_calls and m.content and m.thinking %}" RAISE(
+                    "both") "{% endif %}[{{ m.role }}:{{ m.thinking }}:{{ m.content }}]{% endfor "
+                            "%}");
+    check(*state,
+          U ",{'role':'assistant','content':'c','reasoning':'t','tool_calls':[{'id':'1','type':"
+            "'function','function':{'name':'f','arguments':'{}'}}]}," RESULT("1"),
+          "[user::u][assistant:t\n\nc:][tool::r]");
+}
+
 TEST_WITH(ids_are_shortened, rig_set_up, tear_down) {
     char alias[10], expected[256];
     use(*state, uncounted);

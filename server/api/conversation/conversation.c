@@ -127,23 +127,19 @@ static void write_scored(struct buffer *out, const struct tokenizer *tokenizer, 
     write_bytes(out, bytes, bytes ? n : 0);
 }
 
-/* Tells whether a token is no text of the answer. */
-static bool is_hidden(const struct completion *c, uint32_t token) {
-    const struct sampling_params *params = &c->request.params;
-    if (!params->skip_special || !tokenizer_is_special(c->format.tokenizer, token)) return false;
-    for (uint32_t i = 0; i < params->n_shown; i++)
-        if (params->shown[i] == token) return false;
-    return true;
-}
-
 /* Notes a token with the bytes of text that it completes. */
 static struct buffer *add_score(struct completion *c, struct choice *choice, uint32_t token) {
     char text[1024];
     size_t n_bytes = 0;
-    const bool hides = is_hidden(c, token);
-    const char *bytes = tokenizer_token_bytes(c->format.tokenizer, token, &n_bytes);
-    const long n = detokenizer_push(&choice->detokenizer, c->format.tokenizer, token, hides, text,
-                                    sizeof(text));
+    const struct tokenizer *tokenizer = c->format.tokenizer;
+    const struct shown_token *shown = sampling_shown(&c->request.params, token);
+    const bool hides =
+        !shown && c->request.params.skip_special && tokenizer_is_special(tokenizer, token);
+    const char *bytes = tokenizer_token_bytes(tokenizer, token, &n_bytes);
+    const long n = shown && shown->byte ? detokenizer_push_byte(&choice->detokenizer, tokenizer,
+                                                                shown->byte, text, sizeof(text))
+                                        : detokenizer_push(&choice->detokenizer, tokenizer, token,
+                                                           hides, text, sizeof(text));
     /* Only an added token can be longer than the buffer, and that is text by itself. */
     const size_t n_own = n >= 0 ? (size_t)n : n_bytes;
     return scores_add(&answer_of(c, choice)->scores, n_own,

@@ -37,6 +37,13 @@ static int set_new(const struct reading *r, const char *member, json_t *value) {
     return !value || json_object_set_new(r->to, member, value) ? api_error_no_memory(r->err) : 0;
 }
 
+static int set_reasoning(const struct reading *r, const json_t *text) {
+    static const char *const names[] = {"reasoning_content", "reasoning", "thinking"};
+    int rc = 0;
+    for (size_t i = 0; i < 3 && !rc; i++) rc = set(r, names[i], text);
+    return rc;
+}
+
 /* ---- content ---- */
 
 /* Moves the thoughts among an assistant's parts into its reasoning. */
@@ -58,8 +65,7 @@ static int read_thoughts(const struct reading *r, const json_t *parts, json_t *o
     json_t *text = rc || !has_any ? NULL : json_stringn(thoughts.data, thoughts.length);
     buffer_fini(&thoughts);
     if (rc || !has_any) return rc;
-    rc = text ? set(r, "reasoning_content", text) : api_error_no_memory(r->err);
-    if (!rc) rc = set(r, "reasoning", text);
+    rc = text ? set_reasoning(r, text) : api_error_no_memory(r->err);
     json_decref(text);
     return rc;
 }
@@ -184,15 +190,14 @@ static int read_string(const struct reading *r, const char *member) {
     return json_is_string(value) ? set(r, member, value) : refuse(r, member, "must be a string");
 }
 
-/* Reads the reasoning of an earlier answer under either of its names, for templates that look for
- * either. */
+/* Reads the reasoning of an earlier answer under either of its names.  Templates look for either,
+ * and gpt-oss's for a third one. */
 static int read_reasoning(const struct reading *r) {
     const json_t *reasoning = json_object_get(r->from, "reasoning_content");
     if (!json_is_given(reasoning)) reasoning = json_object_get(r->from, "reasoning");
     if (!json_is_given(reasoning)) return 0;
     if (!json_is_string(reasoning)) return refuse(r, "reasoning_content", "must be a string");
-    const int rc = set(r, "reasoning_content", reasoning);
-    return rc ? rc : set(r, "reasoning", reasoning);
+    return set_reasoning(r, reasoning);
 }
 
 static int read_message(struct reading *r) {

@@ -5,10 +5,9 @@
 #include <string.h>
 
 #include "engine/base/span.h"
+#include "engine/request/channels.h"
 #include "engine/template/template.h"
 #include "engine/tokenizer/tokenizer.h"
-
-static const char begin_mark[] = THOUGHT_BEGIN, end_mark[] = THOUGHT_END;
 
 enum {
     MAX_REWRITTEN = 64, /* bytes of a message's end that a template may have written anew */
@@ -54,15 +53,17 @@ static size_t find_end(const struct template_text *text, const char *message, si
     return 0;
 }
 
-bool prompt_end_cut(struct template_text *text, const char *message, size_t n) {
+bool prompt_end_cut(struct template_text *text, enum thought_form form, const char *message,
+                    size_t n) {
+    const struct thought_tags *tags = thought_tags_of(form);
     size_t first = 0, length = n;
     while (length > 0 && is_space(message[length - 1])) length--;
     while (first < length && is_space(message[first])) first++;
     size_t end = find_end(text, message + first, length - first);
-    for (size_t i = length; end == 0 && i-- > first;) {
-        if (message[i] != end_mark[0] || !begins(message + i, length - i, end_mark)) continue;
+    for (size_t i = length; tags && end == 0 && i-- > first;) {
+        if (!begins(message + i, length - i, tags->end)) continue;
         /* What comes behind the thought, which the template may have left out or written anew. */
-        for (first = i + strlen(end_mark); first < length && is_space(message[first]);) first++;
+        for (first = i + strlen(tags->end); first < length && is_space(message[first]);) first++;
         end = find_end(text, message + first, length - first);
         break;
     }
@@ -78,13 +79,13 @@ bool prompt_end_cut(struct template_text *text, const char *message, size_t n) {
 
 /* Returns where the last message begins in a part of the template, behind a special token; `begin`
  * if there is none. */
-static size_t behind_special(const struct template_text *text, size_t begin, size_t end,
-                             const struct tokenizer *tokenizer) {
+static size_t behind_special(const struct template_text *text, const struct thought_tags *tags,
+                             size_t begin, size_t end, const struct tokenizer *tokenizer) {
     size_t behind = begin;
     for (size_t at = begin; tokenizer && at < end;) {
         const size_t n = tokenizer_special_at(tokenizer, text->bytes + at, end - at);
-        const bool is_mark = begins(text->bytes + at, end - at, begin_mark) ||
-                             begins(text->bytes + at, end - at, end_mark);
+        const bool is_mark = begins(text->bytes + at, end - at, tags->begin) ||
+                             begins(text->bytes + at, end - at, tags->end);
         at += n > 0 ? n : 1;
         if (n > 0 && !is_mark) behind = at;
     }
@@ -92,23 +93,24 @@ static size_t behind_special(const struct template_text *text, size_t begin, siz
 }
 
 /* Tells whether the part of the text closes a thought that it does not begin. */
-static bool only_closes(const struct template_text *text, size_t begin, size_t end) {
+static bool only_closes(const struct template_text *text, const struct thought_tags *tags,
+                        size_t begin, size_t end) {
     const char *at = text->bytes + begin;
-    const char *close = memmem(at, end - begin, end_mark, strlen(end_mark));
-    const char *open = memmem(at, end - begin, begin_mark, strlen(begin_mark));
+    const char *close = memmem(at, end - begin, tags->end, strlen(tags->end));
+    const char *open = memmem(at, end - begin, tags->begin, strlen(tags->begin));
     return close && (!open || open > close);
 }
 
 /* Returns where the message begins whose end the text is: with a part of the template, and without
  * what stands before a special token in it.  *is_sure: it stands behind one. */
-static size_t message_begin(const struct template_text *text, const struct tokenizer *tokenizer,
-                            bool *is_sure) {
+static size_t message_begin(const struct template_text *text, const struct thought_tags *tags,
+                            const struct tokenizer *tokenizer, bool *is_sure) {
     size_t begin = text->n_bytes;
     *is_sure = false;
     for (size_t i = text->n_trusted, n = 0; i > 0 && n < MAX_BACK && !*is_sure; n++) {
         const struct byte_span *part = &text->trusted[--i];
-        if (n > 0 && !only_closes(text, begin, text->n_bytes)) break;
-        begin = behind_special(text, part->begin, part->end, tokenizer);
+        if (n > 0 && !only_closes(text, tags, begin, text->n_bytes)) break;
+        begin = behind_special(text, tags, part->begin, part->end, tokenizer);
         *is_sure = begin > part->begin;
     }
     return begin;
@@ -118,7 +120,8 @@ static size_t message_begin(const struct template_text *text, const struct token
 enum thought_state { THOUGHT_NONE, THOUGHT_OPEN, THOUGHT_CLOSED };
 
 /* Walks through the message. */
-static enum thought_state walk(const struct template_text *text, size_t begin) {
+static enum thought_state walk(const struct template_text *text, const struct thought_tags *tags,
+                               size_t begin) {
     enum thought_state state = THOUGHT_NONE;
     bool says = false; /* the client's part has begun with something else */
     size_t part = 0;
@@ -127,12 +130,12 @@ static enum thought_state walk(const struct template_text *text, size_t begin) {
         while (part < text->n_trusted && text->trusted[part].end <= at) part++;
         const bool is_own = part < text->n_trusted && text->trusted[part].begin <= at;
         if (state != THOUGHT_OPEN && (is_own || !says) &&
-            begins(text->bytes + at, left, begin_mark)) {
+            begins(text->bytes + at, left, tags->begin)) {
             state = THOUGHT_OPEN;
-            at += strlen(begin_mark) - 1;
-        } else if (state != THOUGHT_CLOSED && begins(text->bytes + at, left, end_mark)) {
+            at += strlen(tags->begin) - 1;
+        } else if (state != THOUGHT_CLOSED && begins(text->bytes + at, left, tags->end)) {
             state = THOUGHT_CLOSED;
-            at += strlen(end_mark) - 1;
+            at += strlen(tags->end) - 1;
         } else if (state != THOUGHT_OPEN && !is_own && !is_space(text->bytes[at])) {
             says = true;
         }
@@ -150,35 +153,72 @@ static size_t behind_mark(const struct template_text *text, size_t begin, const 
 
 /* Tells the state by the last mark alone.  Without special tokens the part may hold what the
  * template says to the model about marks: one that closes counts only at the end. */
-static enum thought_state last_mark(const struct template_text *text, size_t begin) {
-    const size_t open = behind_mark(text, begin, begin_mark);
-    size_t close = behind_mark(text, begin, end_mark);
+static enum thought_state last_mark(const struct template_text *text,
+                                    const struct thought_tags *tags, size_t begin) {
+    const size_t open = behind_mark(text, begin, tags->begin);
+    size_t close = behind_mark(text, begin, tags->end);
     if (open > close) return THOUGHT_OPEN;
     if (close == begin) return THOUGHT_NONE;
     while (close < text->n_bytes && is_space(text->bytes[close])) close++;
     return close == text->n_bytes ? THOUGHT_CLOSED : THOUGHT_NONE;
 }
 
-static enum thought_state state_of(const struct template_text *text, bool continues,
+static enum thought_state state_of(const struct template_text *text,
+                                   const struct thought_tags *tags, bool continues,
                                    const struct tokenizer *tokenizer) {
     bool is_sure;
-    if (continues) return walk(text, message_begin(text, tokenizer, &is_sure));
-    const size_t tail = tail_of(text), begin = behind_special(text, tail, text->n_bytes, tokenizer);
-    return begin > tail ? walk(text, begin) : last_mark(text, tail);
+    if (continues) return walk(text, tags, message_begin(text, tags, tokenizer, &is_sure));
+    const size_t tail = tail_of(text),
+                 begin = behind_special(text, tags, tail, text->n_bytes, tokenizer);
+    return begin > tail ? walk(text, tags, begin) : last_mark(text, tags, tail);
 }
 
-struct thought prompt_end_read(const struct template_text *text, bool continues,
-                               const struct tokenizer *tokenizer) {
-    const size_t n = text->n_bytes, n_begin = strlen(begin_mark);
-    switch (state_of(text, continues, tokenizer)) {
+static struct thought read_tags(const struct template_text *text, const struct thought_tags *tags,
+                                bool continues, const struct tokenizer *tokenizer) {
+    const size_t n = text->n_bytes, n_begin = strlen(tags->begin);
+    switch (state_of(text, tags, continues, tokenizer)) {
     case THOUGHT_CLOSED: break;
     case THOUGHT_NONE:
         return (struct thought){.place = continues ? THOUGHT_BEHIND : THOUGHT_BEFORE};
     case THOUGHT_OPEN: {
         const bool is_fresh =
-            n >= n_begin && begins(text->bytes + n - n_begin, n_begin, begin_mark);
+            n >= n_begin && begins(text->bytes + n - n_begin, n_begin, tags->begin);
         return (struct thought){.place = THOUGHT_INSIDE, .is_fresh = is_fresh && !continues};
     }
     }
     return (struct thought){.place = THOUGHT_BEHIND};
+}
+
+/* ---- messages ---- */
+
+/* Returns the mark of a channel that the text has at a place, if the template has written it. */
+static const struct channel_mark *mark_at(const struct template_text *text, size_t at) {
+    for (const struct channel_mark *mark = channel_marks; mark->token; mark++)
+        if (begins(text->bytes + at, text->n_bytes - at, mark->token)) return mark;
+    return NULL;
+}
+
+/* Reads the header of the last message, and what follows it. */
+static struct thought read_channels(const struct template_text *text) {
+    struct thought thought = channels_begin();
+    for (size_t i = 0; i < text->n_trusted; i++) {
+        for (size_t at = text->trusted[i].begin; at < text->trusted[i].end; at++) {
+            const struct channel_mark *mark = mark_at(text, at);
+            if (mark && mark->byte == CHANNEL_START[0]) thought = channels_begin();
+            else if (mark) channels_take(&thought, mark->byte);
+            else if (!thought.is_fresh && thought.place == THOUGHT_HEADER)
+                channels_take(&thought, text->bytes[at]);
+            if (mark) at += strlen(mark->token) - 1;
+        }
+    }
+    return thought;
+}
+
+struct thought prompt_end_read(const struct template_text *text, enum thought_form form,
+                               bool continues, const struct tokenizer *tokenizer) {
+    const struct thought_tags *tags = thought_tags_of(form);
+    struct thought thought =
+        tags ? read_tags(text, tags, continues, tokenizer) : read_channels(text);
+    thought.form = form;
+    return thought;
 }

@@ -25,21 +25,22 @@ static void take(struct reasoning_split *split, const char *byte, struct buffer 
         buffer_append(&split->held, byte, 1);
         break;
     case THOUGHT_MARKS: buffer_clear(&split->held); break;
+    case THOUGHT_HEADS:
+        buffer_append(answer, byte, 1);
+        release(split, reasoning, answer);
+        break;
     case THOUGHT_SKIPS: break;
     }
-}
-
-static bool may_mark(const struct thought *thought) {
-    return thought->place != THOUGHT_BEHIND || thought->is_fresh;
 }
 
 void reasoning_add(struct reasoning_split *split, const char *text, size_t n,
                    struct buffer *reasoning, struct buffer *answer) {
     size_t i = 0;
-    while (i < n && may_mark(&split->thought)) take(split, &text[i++], reasoning, answer);
+    while (i < n && !thought_is_over(&split->thought)) take(split, &text[i++], reasoning, answer);
     if (i < n) buffer_append(answer, text + i, n - i);
 }
 
 void reasoning_end(struct reasoning_split *split, struct buffer *reasoning, struct buffer *answer) {
+    if (split->thought.place == THOUGHT_HEADER) buffer_clear(&split->held);
     release(split, reasoning, answer);
 }

@@ -13,6 +13,7 @@
 #include "server/api/completion_request.h"
 #include "server/api/conversation/messages.h"
 #include "server/api/conversation/prompt_end.h"
+#include "server/api/conversation/thoughts.h"
 #include "server/api/conversation/tool_calls.h"
 #include "server/api/conversation/tool_constraint.h"
 #include "server/api/conversation/tool_strings.h"
@@ -317,27 +318,13 @@ static int complete(struct request_reading *r) {
 
 /* ---- what the answer may be ---- */
 
-/* Shows a mark in the text if the tokenizer has it as a special token. */
-static int show_mark(struct request_reading *r, const char *mark) {
-    const struct tokenizer *tokenizer = r->limits->tokenizer;
-    struct sampling_params *params = &r->request->params;
-    uint32_t id;
-    if (!tokenizer || !tokenizer_find_added(tokenizer, mark, strlen(mark), &id) ||
-        !tokenizer_is_special(tokenizer, id))
-        return 0;
-    uint32_t *shown = realloc(params->shown, (params->n_shown + 1) * sizeof(*shown));
-    if (!shown) return api_error_no_memory(r->err);
-    params->shown = shown;
-    params->shown[params->n_shown++] = id;
-    return 0;
-}
-
 /* Shows the marks that an answer is split by. */
 static int show_marks(struct request_reading *r, const struct chat_template *model) {
-    int rc = model->marks_reasoning ? show_mark(r, THOUGHT_BEGIN) : 0;
-    if (!rc && model->marks_reasoning) rc = show_mark(r, THOUGHT_END);
+    const struct tokenizer *tokenizer = r->limits->tokenizer;
+    struct sampling_params *params = &r->request->params;
+    int rc = model->marks_reasoning ? thoughts_show(params, model->thoughts, tokenizer, r->err) : 0;
     for (size_t i = 0; own(r)->format && tool_marks[i] && !rc; i++)
-        rc = show_mark(r, tool_marks[i]);
+        rc = thoughts_show_mark(params, tool_marks[i], 0, tokenizer, r->err);
     return rc;
 }
 
@@ -379,23 +366,30 @@ static bool covers_thought(const struct request_structured *form) {
 }
 
 /* Lets the model think before a constrained answer, as far as the prompt and the request do. */
-static int allow_thought(struct request_reading *r) {
+static int allow_thought(struct request_reading *r, const struct chat_template *model,
+                         bool is_calls) {
     struct completion_request *q = r->request;
     struct chat_reading *chat = own(r);
-    const char *param = q->structured.param;
-    const bool is_open = chat->thought.place == THOUGHT_INSIDE,
-               is_off = thinking_of(chat) == THINKING_OFF;
+    const struct thought_lead lead = {.form = model->thoughts,
+                                      .is_calls = is_calls,
+                                      .is_off = thinking_of(chat) == THINKING_OFF,
+                                      .tokenizer = r->limits->tokenizer,
+                                      .param = q->structured.param};
     if (q->params.has_prefix) {
-        if (!is_open || q->params.is_free_before) return 0;
-        return api_error_set(r->err, 400, "unsupported", param,
-                             "%s is not supported where the prompt begins reasoning", param);
+        if (chat->thought.place != THOUGHT_INSIDE || q->params.is_free_before) return 0;
+        return api_error_set(r->err, 400, "unsupported", lead.param,
+                             "%s is not supported where the prompt begins reasoning", lead.param);
     }
-    if (!is_open && is_off) chat->thought.place = THOUGHT_BEHIND;
-    if (chat->thought.place == THOUGHT_BEHIND) return 0;
-    json_t *format = structured_format(&q->structured);
-    if (format) format = tool_constraint_after_thought(format, is_open, is_off);
     const bool is_json = q->structured.is_json;
-    const int rc = structured_set_format(q, param, format, r->err);
+    bool is_same = false;
+    json_t *format = structured_format(&q->structured);
+    int rc = format ? thoughts_lead(&format, &chat->thought, &lead, &is_same, r->err)
+                    : api_error_no_memory(r->err);
+    if (rc || is_same) {
+        if (is_same) json_decref(format);
+        return rc;
+    }
+    rc = structured_set_format(q, lead.param, format, r->err);
     q->structured.is_json = is_json && !rc;
     return rc;
 }
@@ -427,7 +421,7 @@ static int constrain(struct request_reading *r, const struct chat_template *mode
         !calls && r->request->structured.param && covers_thought(&r->request->structured);
     const int rc = calls ? constrain_calls(r, &demand) : 0;
     if (rc || covers || !r->request->structured.param || !model->marks_reasoning) return rc;
-    return allow_thought(r);
+    return allow_thought(r, model, calls);
 }
 
 /* ---- the prompt ---- */
@@ -513,8 +507,8 @@ static bool is_blank(const json_t *text) {
 
 /* Makes a message that has thought and said nothing one whose text is the thought, for templates
  * that write the thoughts of no message. */
-static int tell_thought(json_t *message, const json_t *thought) {
-    json_t *text = json_sprintf("%s\n%s", THOUGHT_BEGIN, json_string_value(thought));
+static int tell_thought(json_t *message, const json_t *thought, const struct thought_tags *tags) {
+    json_t *text = json_sprintf("%s\n%s", tags->begin, json_string_value(thought));
     json_object_del(message, "reasoning");
     json_object_del(message, "reasoning_content");
     return json_object_set_new(message, "content", text);
@@ -524,20 +518,22 @@ static int tell_thought(json_t *message, const json_t *thought) {
  * says, or what it thinks if it says nothing. */
 static int continue_last(struct request_reading *r, const struct chat_template *model,
                          json_t *messages, struct template_text *text) {
+    const enum thought_form form = model->thoughts;
     json_t *last = json_array_get(messages, json_array_size(messages) - 1);
     const json_t *content = json_object_get(last, "content"),
                  *thought = json_object_get(last, "reasoning_content");
     const bool thinks = is_blank(content) && !is_blank(thought);
     const json_t *begun = thinks ? thought : content;
     struct error why = {0};
-    if (prompt_end_cut(text, json_string_value(begun), json_string_length(begun))) return 0;
-    if (thinks) {
+    if (prompt_end_cut(text, form, json_string_value(begun), json_string_length(begun))) return 0;
+    if (thinks && thought_tags_of(form)) {
         template_text_fini(text);
-        if (tell_thought(last, thought)) return api_error_no_memory(r->err);
+        if (tell_thought(last, thought, thought_tags_of(form))) return api_error_no_memory(r->err);
         const int rc = render(text, own(r), model, messages, &why);
         if (rc) return api_error_from(r->err, &why, "messages");
         begun = json_object_get(last, "content");
-        if (prompt_end_cut(text, json_string_value(begun), json_string_length(begun))) return 0;
+        if (prompt_end_cut(text, form, json_string_value(begun), json_string_length(begun)))
+            return 0;
     }
     return api_error_set(r->err, 400, NULL, "continue_final_message",
                          "the chat template does not write the last message as it is, so it cannot "
@@ -574,7 +570,9 @@ static int make_prompt(struct request_reading *r, const struct chat_template *mo
     json_decref(used);
     json_decref(messages);
     if (!rc && model->marks_reasoning)
-        chat->thought = prompt_end_read(text, chat->continues, r->limits->tokenizer);
+        chat->thought =
+            prompt_end_read(text, model->thoughts, chat->continues, r->limits->tokenizer);
+    chat->thought.has_calls = chat->format != NULL;
     return rc;
 }
 
@@ -583,6 +581,11 @@ static int read_chat(struct request_reading *r, const json_t *root,
                      const struct chat_template *model, struct template_text *text) {
     int rc = request_read_tables(r, chat_tables, root);
     if (!rc) rc = complete(r);
+    if (!rc && own(r)->keeps_reasoning && model->marks_reasoning &&
+        !thought_tags_of(model->thoughts))
+        rc = api_error_set(r->err, 400, "unsupported", "separate_reasoning",
+                           "separate_reasoning must be true: the model thinks in messages of their "
+                           "own, which are no text");
     if (!rc) rc = make_prompt(r, model, text);
     if (rc) return rc;
     rc = note_strings(own(r), r->err);

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/request/channels.h"
+
 /* How many ends in one call may turn out to be part of an argument.  Each costs a look at all that
  * has come so far. */
 enum { MAX_MISSES = 16 };
@@ -70,12 +72,22 @@ static void drop_held(struct tool_split *split, size_t n) {
     split->n_seen = 0;
 }
 
+/* Appends text without the bytes that stand for marks (channels.h). */
+static void append_text(struct buffer *answer, const char *text, size_t n) {
+    size_t first = 0;
+    for (size_t i = 0; i <= n; i++) {
+        if (i < n && !channel_is_mark(text[i])) continue;
+        if (i > first) buffer_append(answer, text + first, i - first);
+        first = i + 1;
+    }
+}
+
 /* Releases held bytes as answer.  White space right behind a call is none. */
 static void release(struct tool_split *split, size_t n, struct buffer *answer) {
     struct piece text = {split->held.data, n};
     if (split->follows_call) text = skip_space(text);
     if (text.n > 0) {
-        buffer_append(answer, text.at, text.n);
+        append_text(answer, text.at, text.n);
         split->follows_call = false;
     }
     drop_held(split, n);
@@ -107,7 +119,7 @@ static bool look_for_begin(struct tool_split *split, struct buffer *answer) {
 
 /* Gives what is held back as answer, with the mark before it, and looks for no more calls. */
 static void give_up(struct tool_split *split, struct buffer *answer) {
-    buffer_puts(answer, split->format->begin);
+    append_text(answer, split->format->begin, strlen(split->format->begin));
     release(split, split->held.length, answer);
     split->is_answer = true;
 }
@@ -146,7 +158,7 @@ void tool_split_add(struct tool_split *split, const char *text, size_t n, struct
     const struct tool_format *format = split->format;
     if (n == 0) return;
     if (!format || split->is_answer) {
-        buffer_append(answer, text, n);
+        append_text(answer, text, n);
         return;
     }
     buffer_append(&split->held, text, n);

@@ -4,8 +4,9 @@
  *        └► calls: f, {"x": 1}
  *
  * Each family writes calls in a format of its own (tool_formats.h).  Text that seems to be a call
- * and is none is answer.  A call is known when its end has come, or the text's.  The marks are found
- * in the text, whether a tokenizer has them as special tokens, as other added ones, or in pieces.
+ * and is none is answer.  A call is known when its end has come, or the text's.  The marks are
+ * found in the text, whether a tokenizer has them as special tokens, as other added ones, or in
+ * pieces.
  *
  * Thread: the owner's.  Memory: the split owns its calls. */
 #ifndef SERVER_API_CONVERSATION_TOOL_CALLS_H

@@ -7,7 +7,6 @@
 
 #include "engine/base/error.h"
 #include "engine/grammar/schema.h"
-#include "engine/request/thought.h"
 #include "server/api/conversation/tool_calls.h"
 #include "server/api/conversation/tool_elements.h"
 #include "server/json/api_error.h"
@@ -127,31 +126,48 @@ static json_t *make_inner(const struct tool_demand *d, json_t *tags) {
                      "stop_after_first", d->one_call);
 }
 
-/* Makes a tag of all calls, with what stands around them. */
+/* Makes a tag of all calls, with what stands around them; or of one of those that are messages, of
+ * which an answer has one. */
 static json_t *make_list(const struct tool_demand *d, json_t *tags) {
     const struct tool_writing *w = d->format->writing;
-    json_t *list = make_inner(d, tags);
     char begin[2 * MAX_MARK];
+    if (w->is_message) return json_pack("{s:s, s:o}", "type", "or", "elements", tags);
+    json_t *list = make_inner(d, tags);
     if (!list || (!*w->open && !*d->mark)) return list;
     snprintf(begin, sizeof(begin), "%s%s", d->mark, w->open);
     return json_pack("{s:s, s:s, s:o, s:s}", "type", "tag", "begin", begin, "content", list, "end",
                      w->close);
 }
 
+/* Adds a message that is text. */
+static json_t *add_said(json_t *tags, const char *head) {
+    json_t *said = json_pack("{s:s, s:s, s:{s:s}, s:s}", "type", "tag", "begin", head, "content",
+                             "type", "any_text", "end", "");
+    if (json_array_append_new(tags, said) == 0) return tags;
+    json_decref(tags);
+    return NULL;
+}
+
 /* Makes an answer that may be text, and calls where a call begins.  Behind a token come calls
  * alone. */
 static int make_free(json_t **out, const struct tool_demand *d, json_t *tags,
                      struct api_error *err) {
-    if (*d->mark)
-        *out = json_pack("{s:s, s:[s], s:[o], s:b}", "type", "triggered_tags", "triggers", d->mark,
-                         "tags", make_list(d, tags), "stop_after_first", true);
+    const struct tool_writing *w = d->format->writing;
+    if (w->is_message) {
+        *out = make_list(d, add_said(tags, w->text));
+        return *out ? 0 : api_error_no_memory(err);
+    }
+    if (*d->mark || (*w->open && !d->format->is_special))
+        *out = json_pack("{s:s, s:[s], s:[o], s:b}", "type", "triggered_tags", "triggers",
+                         *d->mark ? d->mark : d->format->begin, "tags", make_list(d, tags),
+                         "stop_after_first", true);
     else if (d->format->is_special) *out = make_list(d, tags);
     else if (*d->format->begin)
         *out = json_pack("{s:s, s:[s], s:o, s:b}", "type", "triggered_tags", "triggers",
                          d->format->begin, "tags", tags, "stop_after_first", d->one_call);
     else
         *out = json_pack("{s:s, s:[o, {s:s, s:s}]}", "type", "or", "elements", make_list(d, tags),
-                         "type", "regex", "pattern", d->format->writing->text);
+                         "type", "regex", "pattern", w->text);
     return *out ? 0 : api_error_no_memory(err);
 }
 
@@ -162,25 +178,4 @@ int tool_constraint_make(json_t **out, const struct tool_demand *d, struct api_e
     if (!d->must_call) return make_free(out, d, tags, err);
     *out = make_list(d, tags);
     return *out ? 0 : api_error_no_memory(err);
-}
-
-/* Makes a thought that ends; without a beginning if the prompt has begun it. */
-static json_t *make_thought(bool is_open) {
-    return json_pack("{s:s, s:s, s:{s:s}, s:s}", "type", "tag", "begin",
-                     is_open ? "" : THOUGHT_BEGIN, "content", "type", "any_text", "end",
-                     THOUGHT_END);
-}
-
-json_t *tool_constraint_after_thought(json_t *format, bool is_open, bool is_off) {
-    json_t *begun = is_off ? json_pack("{s:s, s:s}", "type", "const_string", "value", THOUGHT_END)
-                           : make_thought(is_open);
-    json_t *thought = json_pack("{s:s, s:[o, {s:s, s:s}]}", "type", "sequence", "elements", begun,
-                                "type", "regex", "pattern", "\\n{0,2}");
-    if (thought && !is_open)
-        thought = json_pack("{s:s, s:o}", "type", "optional", "content", thought);
-    if (thought && format)
-        return json_pack("{s:s, s:[o, o]}", "type", "sequence", "elements", thought, format);
-    json_decref(thought);
-    json_decref(format);
-    return NULL;
 }

@@ -30,9 +30,4 @@ bool tool_demand_constrains(const struct tool_demand *demand);
  * format's token if it has one that is none of the text. */
 int tool_constraint_make(json_t **out, const struct tool_demand *demand, struct api_error *err);
 
-/* Puts a thought before a format, which it takes ownership of.  is_open: the prompt has begun the
- * thought, so it must be closed; else it may come.  is_off: nothing more may be thought, so an open
- * thought is closed at once.  NULL: there is no memory. */
-json_t *tool_constraint_after_thought(json_t *format, bool is_open, bool is_off);
-
 #endif

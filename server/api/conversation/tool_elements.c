@@ -133,8 +133,8 @@ static int make_value(json_t **out, struct writing *w, const char *key, json_t *
 /* Puts the marks behind a key, and around its value, which it takes ownership of. */
 static json_t *make_element(const struct tool_elements *e, const char *key, json_t *value) {
     char begin[MAX_KEY + MAX_MARKS], end[MAX_MARKS];
-    snprintf(begin, sizeof(begin), "%s%s%s\n%s", *key ? e->key_begin : "", key, e->key_end,
-             e->value_begin);
+    snprintf(begin, sizeof(begin), "%s%s%s%s%s", *key ? e->key_begin : "", key, e->key_end,
+             e->on_lines || *e->value_begin ? "\n" : "", e->value_begin);
     snprintf(end, sizeof(end), "%s%s\n", e->on_lines ? "\n" : "", e->value_end);
     return json_pack("{s:s, s:s, s:o, s:s}", "type", "tag", "begin", begin, "content", value, "end",
                      end);

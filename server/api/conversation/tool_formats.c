@@ -5,6 +5,7 @@
 #include <jansson.h>
 
 #include "engine/base/json_reader.h"
+#include "engine/request/channels.h"
 #include "server/api/conversation/arguments.h"
 #include "server/api/conversation/tool_calls.h"
 #include "server/api/conversation/tool_strings.h"
@@ -74,11 +75,13 @@ static bool add_arguments(struct tool_call *call, struct piece object, const cha
 
 /* Reads {"name": …, "arguments": {…}}. */
 static bool read_object(struct tool_split *split, struct piece text) {
-    static const char *const names[] = {"arguments", "parameters"};
+    static const char *const names[] = {"arguments", "parameters"}, *const own_names[] = {
+                                                                        "name", "tool_name"};
     struct json_oddities odd = {0};
     json_t *root = text.n > 0 && text.at[0] == '{' ? parse_object(text, &odd) : NULL;
-    const json_t *name = json_object_get(root, "name"), *arguments = NULL;
+    const json_t *name = NULL, *arguments = NULL;
     const char *member = NULL;
+    for (size_t i = 0; i < 2 && !name; i++) name = json_object_get(root, own_names[i]);
     for (size_t i = 0; i < 2 && !arguments; i++)
         arguments = json_object_get(root, member = names[i]);
     const bool is_call =
@@ -307,21 +310,119 @@ static bool read_glm(struct tool_split *split, const char *text, size_t n) {
     return call && read_elements(split, call, behind(all, name.at + name.n));
 }
 
-static const struct tool_writing hermes = {
-    "", "", "<tool_call>\n{\"name\": \"", "\", \"arguments\": ", "}\n</tool_call>", "\n", NULL};
-static const struct tool_writing array = {"[",  "]", "{\"name\": \"", "\", \"arguments\": ", "}",
-                                          ", ", NULL};
-static const struct tool_writing llama = {
-    "", "", "{\"name\": \"", "\", \"parameters\": ", "}", "; ", "([^{\\s][\\s\\S]*)?"};
-static const struct tool_writing lines = {"", "", "", "\n", "", "\n", "(\\n[\\s\\S]*)?"};
+/* Returns the calls behind one of MiniMax's, whose end may also stand in an argument. */
+static struct piece behind_invoke(struct piece p, const char **end) {
+    static const char mark[] = "</invoke>";
+    struct piece rest = p;
+    for (const char *at; (at = find(rest, mark));) {
+        rest = behind(rest, at + sizeof(mark) - 1);
+        const struct piece next = skip_space(rest);
+        *end = at;
+        if (next.n == 0 || begins(next, "<invoke ")) return next;
+    }
+    *end = NULL;
+    return rest;
+}
 
-static const struct tool_writing functions = {
-    "", "", "<tool_call>\n<function=", ">\n", "</function>\n</tool_call>", "\n", NULL};
-static const struct tool_writing glm = {"", "", "<tool_call>", "\n", "</tool_call>", "\n", NULL};
+/* Reads calls of MiniMax: <invoke name="NAME"><parameter name="KEY">VALUE</parameter>…</invoke>,
+ * one after the other. */
+static bool read_invokes(struct tool_split *split, const char *text, size_t n) {
+    static const char mark[] = "<invoke name=\"";
+    struct piece rest = trimmed((struct piece){text, n});
+    while (rest.n > 0) {
+        const char *end;
+        struct piece call = rest;
+        rest = behind_invoke(call, &end);
+        if (!end || !begins(call, mark)) return false;
+        call = behind((struct piece){call.at, (size_t)(end - call.at)}, call.at + sizeof(mark) - 1);
+        const char *quote = find(call, "\">");
+        const struct piece name = {call.at, quote ? (size_t)(quote - call.at) : 0};
+        struct tool_call *added = is_name(name) ? tool_split_add_call(split, name) : NULL;
+        if (!added || !read_elements(split, added, behind(call, quote + 2))) return false;
+    }
+    return true;
+}
+
+/* Reads a message to a function (channels.h): its header names it, and an object follows. */
+static bool read_message(struct tool_split *split, const char *text, size_t n) {
+    const struct piece all = {text, n};
+    const char *to = find(all, CHANNEL_TO), *brace = find(all, "{");
+    if (!to || !brace || brace < to) return false;
+    struct piece name = {to + strlen(CHANNEL_TO), 0};
+    while (name.at + name.n < brace && !is_space(name.at[name.n]) &&
+           !channel_is_mark(name.at[name.n]))
+        name.n++;
+    const struct piece body = trimmed(behind(all, brace));
+    struct tool_call *call =
+        is_name(name) && braced_of(body).n == body.n ? tool_split_add_call(split, name) : NULL;
+    if (!call) return false;
+    buffer_append(&call->arguments, body.at, body.n);
+    return arguments_mend(&call->arguments);
+}
+
+static const struct tool_writing hermes = {.open = "",
+                                           .close = "",
+                                           .before_name = "<tool_call>\n{\"name\": \"",
+                                           .before_arguments = "\", \"arguments\": ",
+                                           .behind = "}\n</tool_call>",
+                                           .between = "\n"};
+static const struct tool_writing array = {.open = "[",
+                                          .close = "]",
+                                          .before_name = "{\"name\": \"",
+                                          .before_arguments = "\", \"arguments\": ",
+                                          .behind = "}",
+                                          .between = ", "};
+static const struct tool_writing llama = {.open = "",
+                                          .close = "",
+                                          .before_name = "{\"name\": \"",
+                                          .before_arguments = "\", \"parameters\": ",
+                                          .behind = "}",
+                                          .between = "; ",
+                                          .text = "([^{\\s][\\s\\S]*)?"};
+static const struct tool_writing lines = {.open = "",
+                                          .close = "",
+                                          .before_name = "",
+                                          .before_arguments = "\n",
+                                          .behind = "",
+                                          .between = "\n",
+                                          .text = "(\\n[\\s\\S]*)?"};
+static const struct tool_writing functions = {.open = "",
+                                              .close = "",
+                                              .before_name = "<tool_call>\n<function=",
+                                              .before_arguments = ">\n",
+                                              .behind = "</function>\n</tool_call>",
+                                              .between = "\n"};
+static const struct tool_writing glm = {.open = "",
+                                        .close = "",
+                                        .before_name = "<tool_call>",
+                                        .before_arguments = "\n",
+                                        .behind = "</tool_call>",
+                                        .between = "\n"};
+static const struct tool_writing action = {
+    .open = "[\n    ",
+    .close = "\n]",
+    .before_name = "{\"tool_call_id\": \"0\", \"tool_name\": \"",
+    .before_arguments = "\", \"parameters\": ",
+    .behind = "}",
+    .between = ",\n    "};
+static const struct tool_writing invoke = {.open = "<minimax:tool_call>\n",
+                                           .close = "</minimax:tool_call>",
+                                           .before_name = "<invoke name=\"",
+                                           .before_arguments = "\">\n",
+                                           .behind = "</invoke>\n",
+                                           .between = ""};
+static const struct tool_writing message = {.before_name = "<|channel|>commentary" CHANNEL_TO,
+                                            .before_arguments = " <|constrain|>json<|message|>",
+                                            .behind = "",
+                                            .text = "<|channel|>final<|message|>",
+                                            .is_message = true};
 
 static const struct tool_elements parameters = {"<parameter=", ">", "", "</parameter>", true};
 static const struct tool_elements arguments = {"<arg_key>", "</arg_key>", "<arg_value>",
                                                "</arg_value>", false};
+
+static const struct tool_elements named_parameters = {"<parameter name=\"", "\">", "",
+                                                      "</parameter>", false};
 
 /* The more telling signs come first; that of GLM-4 says "write the arguments as JSON". */
 static const struct tool_format formats[] = {
@@ -331,6 +432,12 @@ static const struct tool_format formats[] = {
      &functions, &parameters, "<", false},
     {"hermes", "<tool_call>", "<tool_call>", "</tool_call>", NULL, false, read_json, &hermes, NULL,
      "{", false},
+    {"harmony", "<|channel|>commentary", CHANNEL_MESSAGE, CHANNEL_END, NULL, false, read_message,
+     &message, NULL, "ta" CHANNEL_NAME, false},
+    {"cohere", "<|START_ACTION|>", "<|START_ACTION|>", "<|END_ACTION|>", NULL, true, read_array,
+     &action, NULL, "[", false},
+    {"minimax", "<minimax:tool_call>", "<minimax:tool_call>", "</minimax:tool_call>", NULL, false,
+     read_invokes, &invoke, &named_parameters, "<", false},
     {"mistral", "[TOOL_CALLS]", "[TOOL_CALLS]", NULL, NULL, true, read_mistral, &array, NULL, "[",
      true},
     {"phi-4", "<|tool_call|>", "<|tool_call|>", "<|/tool_call|>", NULL, true, read_array, &array,
@@ -341,9 +448,11 @@ static const struct tool_format formats[] = {
      NULL, "", true},
 };
 
-const char *const tool_marks[] = {"<tool_call>", "</tool_call>",  "[TOOL_CALLS]",   "[ARGS]",
-                                  "[CALL_ID]",   "<|tool_call|>", "<|/tool_call|>", "<arg_key>",
-                                  "</arg_key>",  "<arg_value>",   "</arg_value>",   NULL};
+const char *const tool_marks[] = {
+    "<tool_call>",    "</tool_call>",        "[TOOL_CALLS]",         "[ARGS]",
+    "[CALL_ID]",      "<|tool_call|>",       "<|/tool_call|>",       "<arg_key>",
+    "</arg_key>",     "<arg_value>",         "</arg_value>",         "<|START_ACTION|>",
+    "<|END_ACTION|>", "<minimax:tool_call>", "</minimax:tool_call>", NULL};
 
 const struct tool_format *tool_format_of(const char *template_source) {
     for (size_t i = 0; i < sizeof(formats) / sizeof(*formats); i++)

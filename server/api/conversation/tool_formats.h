@@ -16,6 +16,8 @@ struct tool_writing {
     const char *open, *close; /* around all calls */
     const char *before_name, *before_arguments, *behind, *between;
     const char *text; /* an expression of what no call begins; NULL: a mark begins calls */
+    /* Each call is a message of its own (channels.h), and `text` heads one that is text. */
+    bool is_message;
 };
 
 /* What the first characters of a text say. */

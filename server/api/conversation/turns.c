@@ -7,6 +7,7 @@
 #include "server/json/buffer.h"
 
 const struct turn_rules turn_attempts[TURN_ATTEMPTS] = {
+    {.one_text = true},
     {.short_ids = true},
     {.short_ids = true, .joined = true},
     {.short_ids = true, .joined = true, .no_system = true},
@@ -76,6 +77,23 @@ static void shorten_calls(struct walk *w, json_t *message) {
     if (calls) w->failed |= json_object_set_new(message, "tool_calls", made) < 0;
 }
 
+/* ---- texts ---- */
+
+/* Makes what a message with calls thinks and says its thought. */
+static void join_texts(struct walk *w, json_t *message) {
+    static const char *const names[] = {"reasoning_content", "reasoning", "thinking"};
+    const json_t *thought = json_object_get(message, names[0]),
+                 *said = json_object_get(message, "content");
+    if (!json_object_get(message, "tool_calls") || json_string_length(thought) == 0 ||
+        json_string_length(said) == 0)
+        return;
+    json_t *both = join(thought, said);
+    w->failed |= !both || json_object_set_new(message, "content", json_string("")) < 0;
+    for (size_t i = 0; i < 3 && !w->failed; i++)
+        w->failed |= json_object_set(message, names[i], both) < 0;
+    json_decref(both);
+}
+
 /* ---- turns ---- */
 
 static void append(struct walk *w, json_t *message) {
@@ -112,7 +130,7 @@ static void join_calls(struct walk *w, json_t *to, const json_t *from) {
 
 /* Joins a message to the last one, a copy. */
 static void join_turns(struct walk *w, json_t *last, const json_t *message) {
-    static const char *const texts[] = {"content", "reasoning_content", "reasoning"};
+    static const char *const texts[] = {"content", "reasoning_content", "reasoning", "thinking"};
     for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
         const json_t *a = json_object_get(last, texts[i]), *b = json_object_get(message, texts[i]);
         if (b) w->failed |= json_object_set_new(last, texts[i], join(a, b)) < 0;
@@ -159,6 +177,7 @@ json_t *turns_make(const json_t *messages, const struct turn_rules *rules) {
             shorten(&w, message, "tool_call_id");
             shorten_calls(&w, message);
         }
+        if (message && rules->one_text) join_texts(&w, message);
         if (message && rules->joined) take(&w, message);
         else append(&w, message);
     }

@@ -20,6 +20,7 @@
 
 /* What a template does not take. */
 struct turn_rules {
+    bool one_text;   /* what a message with calls says beside a thought */
     bool short_ids;  /* ids of calls that do not fit (call_ids.h) */
     bool joined;     /* later system messages, and two turns of one role */
     bool no_system;  /* system messages */
@@ -27,7 +28,7 @@ struct turn_rules {
 };
 
 /* The rules to try one after the other, until a template takes what they make. */
-enum { TURN_ATTEMPTS = 5 };
+enum { TURN_ATTEMPTS = 6 };
 extern const struct turn_rules turn_attempts[TURN_ATTEMPTS];
 
 /* Makes messages (messages.h) that keep the rules.  NULL: there is no memory. */
