@@ -24,6 +24,8 @@ static const struct gguf_architecture architectures[] = {
     {"olmo2", "Olmo2ForCausalLM", "Olmo3ForCausalLM", NULL, false, GGUF_ANY_WINDOW},
     {"granite", "GraniteForCausalLM", NULL, NULL, true, GGUF_MULTIPLIERS},
     {"seed_oss", "SeedOssForCausalLM", NULL, NULL, false, GGUF_LATE_FFN_NORM},
+    {"gpt-oss", "GptOssForCausalLM", NULL, "GptOssForCausalLM", false,
+     GGUF_LATE_FFN_NORM | GGUF_EXACT_YARN},
     {"command-r", "CohereForCausalLM", NULL, NULL, true, GGUF_LAYER_NORM | GGUF_LOGIT_SCALE},
     {"cohere2", "Cohere2ForCausalLM", NULL, NULL, true,
      GGUF_LAYER_NORM | GGUF_LOGIT_SCALE | GGUF_ANY_WINDOW},
@@ -354,6 +356,8 @@ static int put_scaling(const struct writing *w) {
     if (rc) goto done;
     if (text && (strcmp(text, "linear") == 0 || strcmp(text, "yarn") == 0)) {
         rc = put(w, w->rope, "rope_type", json_incref(name));
+        if (!rc && w->architecture->traits & GGUF_EXACT_YARN)
+            rc = put(w, w->rope, "truncate", json_false());
         if (!rc && factor) rc = put(w, w->rope, "factor", gguf_to_json(factor));
     } else if (text && strcmp(text, "none") == 0) {
         json_object_clear(w->rope);
@@ -449,18 +453,30 @@ bool gguf_config_key(const json_t *config, const char *member, char out[GGUF_KEY
     return false;
 }
 
-/* Appends the token that ends a turn, if a control token has such a text. */
-static int find_turn_end(json_t *ends, const struct gguf *keys) {
-    static const char *const texts[] = {"<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>"};
+/* Appends the tokens that end an answer, if control tokens have such texts.  *found: some have. */
+static int find_texts(json_t *ends, const struct gguf *keys, const char *const *texts,
+                      bool *found) {
     struct gguf_strings strings = {.array = gguf_find(keys, "tokenizer.ggml.tokens")};
     size_t n;
     const char *text;
     for (json_int_t id = 0; (text = gguf_next_string(keys, &strings, &n)); id++)
-        for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++)
-            if (n == strlen(texts[i]) && memcmp(text, texts[i], n) == 0 &&
-                json_array_append_new(ends, json_integer(id)))
-                return ERR_NOMEM;
+        for (size_t i = 0; texts[i]; i++) {
+            if (n != strlen(texts[i]) || memcmp(text, texts[i], n) != 0) continue;
+            if (json_array_append_new(ends, json_integer(id))) return ERR_NOMEM;
+            *found = true;
+        }
     return 0;
+}
+
+/* Appends the token that ends a turn.  Where a call ends an answer, <|end|> ends a message of one
+ * only. */
+static int find_turn_end(json_t *ends, const struct gguf *keys) {
+    static const char *const calls[] = {"<|call|>", NULL}, *const turns[] = {
+                                                               "<|eot_id|>", "<|im_end|>",
+                                                               "<end_of_turn>", "<|end|>", NULL};
+    bool found = false;
+    const int rc = find_texts(ends, keys, calls, &found);
+    return rc || found ? rc : find_texts(ends, keys, turns, &found);
 }
 
 int gguf_generation(json_t **out, const struct gguf_files *files, const char *label,

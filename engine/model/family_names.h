@@ -8,7 +8,7 @@
 #define ENGINE_MODEL_FAMILY_NAMES_H
 
 /* The last of a list has NULL for usual.  A tensor's names lack the '.weight' or '.bias' at the
- * end; '#' and '@' are as in struct weight_rule (weights.h). */
+ * end, or are whole; '#' and '@' are as in struct weight_rule (weights.h). */
 struct family_name {
     const char *usual, *own;
 };

@@ -22,6 +22,7 @@
         {"model.layers.#.self_attn.o_proj", "blk.#.attn_output"},                                  \
         {"model.layers.#.self_attn.q_norm", "blk.#.attn_q_norm"},                                  \
         {"model.layers.#.self_attn.k_norm", "blk.#.attn_k_norm"},                                  \
+        {"model.layers.#.self_attn.sinks", "blk.#.attn_sinks.weight"},                             \
         {"model.layers.#.mlp.gate_proj", "blk.#.ffn_gate"},                                        \
         {"model.layers.#.mlp.up_proj", "blk.#.ffn_up"},                                            \
         {"model.layers.#.mlp.gate_up_proj", "blk.#.ffn_up"},                                       \
@@ -75,7 +76,7 @@ static void apply(struct model_config *c, const struct gguf_files *files,
     c->fused_gate_up = c->layers[0].kind == FFN_GATED && !has(files, "blk.0.ffn_gate.weight");
     c->qkv_bias = has(files, c->fused_qkv ? "blk.0.attn_qkv.bias" : "blk.0.attn_q.bias");
     c->o_bias = has(files, "blk.0.attn_output.bias");
-    c->mlp_bias = has(files, "blk.0.ffn_up.bias");
+    c->mlp_bias = has(files, "blk.0.ffn_up.bias") || has(files, "blk.0.ffn_up_exps.bias");
 }
 
 int gguf_layout_apply(struct model_config *config, const char *model, struct error *err) {

@@ -182,12 +182,16 @@ const struct weight_rules weights_of_layer = {layer_rules, COUNT(layer_rules)};
 
 void weights_tensor_name(char *out, const struct family_name *names, const char *rule_name,
                          uint32_t layer, uint32_t expert) {
-    const char *suffix = strrchr(rule_name, '.');
+    const char *own = family_own_name(names, rule_name), *suffix = "";
     const size_t most = WEIGHTS_MAX_NAME - UINT32_DIGITS;
     char usual[WEIGHTS_MAX_NAME];
     size_t n = 0;
-    snprintf(usual, sizeof(usual), "%.*s", (int)(suffix - rule_name), rule_name);
-    for (const char *c = family_own_name(names, usual); *c && n < most; c++) {
+    if (own == rule_name) {
+        suffix = strrchr(rule_name, '.');
+        snprintf(usual, sizeof(usual), "%.*s", (int)(suffix - rule_name), rule_name);
+        own = family_own_name(names, usual);
+    }
+    for (const char *c = own; *c && n < most; c++) {
         if (*c == '#') n += (size_t)snprintf(out + n, UINT32_DIGITS, "%" PRIu32, layer);
         else if (*c == '@') n += (size_t)snprintf(out + n, UINT32_DIGITS, "%" PRIu32, expert);
         else out[n++] = *c;

@@ -16,14 +16,15 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts/fi
 import checkpoint  # noqa: E402
 
 U16, U32, I32, F32, BOOL, STRING, ARRAY = 2, 4, 5, 6, 7, 8, 9
-TYPES = {"F32": 0, "F16": 1, "Q8_0": 8, "BF16": 30}
+TYPES = {"F32": 0, "F16": 1, "Q8_0": 8, "BF16": 30, "MXFP4": 39}
 ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2",
                  "Qwen3ForCausalLM": "qwen3", "Qwen3MoeForCausalLM": "qwen3moe",
                  "MixtralForCausalLM": "llama", "Phi3ForCausalLM": "phi3", "Gemma2ForCausalLM": "gemma2",
                  "Gemma3ForCausalLM": "gemma3", "SmolLM3ForCausalLM": "smollm3",
                  "Olmo2ForCausalLM": "olmo2", "Olmo3ForCausalLM": "olmo2", "GraniteForCausalLM": "granite",
                  "SeedOssForCausalLM": "seed_oss", "CohereForCausalLM": "command-r",
-                 "Cohere2ForCausalLM": "cohere2", "Exaone4ForCausalLM": "exaone4"}
+                 "Cohere2ForCausalLM": "cohere2", "Exaone4ForCausalLM": "exaone4",
+                 "GptOssForCausalLM": "gpt-oss"}
 IN_PAIRS = ("llama", "smollm3", "granite")  # rows of q and k are reordered
 NAMES = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output",
          "input_layernorm": "attn_norm", "q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v",
@@ -31,7 +32,7 @@ NAMES = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output
          "k_norm": "attn_k_norm", "gate_proj": "ffn_gate", "up_proj": "ffn_up",
          "gate_up_proj": "ffn_up", "down_proj": "ffn_down", "post_attention_layernorm": "ffn_norm",
          "gate": "ffn_gate_inp", "gate_exps": "ffn_gate_exps", "up_exps": "ffn_up_exps",
-         "down_exps": "ffn_down_exps"}
+         "down_exps": "ffn_down_exps", "router": "ffn_gate_inp", "self_attn": "attn_sinks"}
 LATE_NORM = {**NAMES, "post_attention_layernorm": "post_attention_norm"}
 OWN_NORMS = {**NAMES, "post_attention_layernorm": "post_attention_norm",
          "pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm"}
@@ -48,6 +49,19 @@ def value(kind, content):
     return struct.pack({U16: "<H", U32: "<I", I32: "<i", F32: "<f", BOOL: "<?"}[kind], content)
 
 
+class Blocks:
+    """Rows of MXFP4: of gpt-oss's blocks, in which neighbours share a byte, and their exponents."""
+
+    ndim = 3
+
+    def __init__(self, blocks, scales):
+        blocks = blocks.astype(numpy.uint8)
+        codes = numpy.stack([blocks & 15, blocks >> 4], -1).reshape(*blocks.shape[:-1], 32)
+        halves = codes[..., :16] | codes[..., 16:] << 4
+        self.shape = (*scales.shape[:-1], scales.shape[-1] * 32)
+        self.raw = numpy.concatenate([scales[..., None], halves], -1).astype(numpy.uint8).tobytes()
+
+
 class Writer:
     """Keys and tensors of one file."""
 
@@ -62,7 +76,10 @@ class Writer:
                          b"".join(value(kind, content) for content in contents))
 
     def tensor(self, name, values, kind):
-        self.tensors.append((name, values.shape, kind, packed(values, kind)))
+        if isinstance(values, Blocks):
+            self.tensors.append((name, values.shape, "MXFP4", values.raw))
+        else:
+            self.tensors.append((name, values.shape, kind, packed(values, kind)))
 
     def write(self, path, version=3):
         head = b"GGUF" + struct.pack("<IQQ", version, len(self.tensors), len(self.keys))
@@ -117,6 +134,26 @@ def stack_experts(tensors):
         stacks.setdefault(f"{layer}.mlp.{parts[part]}_exps.weight", {})[int(expert)] = values
     return {**out, **{name: numpy.stack([each[i] for i in range(len(each))])
                       for name, each in stacks.items()}}
+
+
+def part_experts(tensors):
+    """gpt-oss's experts, whose rows of gate and up take turns, as a tensor for each of them."""
+    out = {}
+    for name, values in tensors.items():
+        layer, _, leaf = name.partition(".mlp.experts.")
+        part, _, kind = leaf.partition("_proj")
+        if not leaf or kind == "_scales":
+            out[name.replace(".sinks", ".weight")] = values
+            continue
+        if kind == "":
+            values = values.swapaxes(1, 2)
+        scales = tensors.get(name.replace("_blocks", "_scales")) if kind == "_blocks" else None
+        end = "bias" if kind == "_bias" else "weight"
+        for i, one in enumerate(part.split("_")):
+            step = slice(i, None, 2) if part == "gate_up" else slice(None)
+            out[f"{layer}.mlp.{one}_exps.{end}"] = (
+                values[:, step] if scales is None else Blocks(values[:, step], scales[:, step]))
+    return {name: values for name, values in out.items() if not name.endswith("_scales")}
 
 
 def name_of(name, names):
@@ -192,8 +229,9 @@ def add_tensors(out, directory, config, kind):
     architecture, rope = config["architectures"][0], rope_of(config)
     gemma, in_pairs_of = architecture.startswith("Gemma"), ARCHITECTURES[architecture] in IN_PAIRS
     names = (OWN_NORMS if gemma or architecture.startswith(("Olmo", "Exaone"))
-             else LATE_NORM if architecture.startswith("SeedOss") else NAMES)
-    tensors = stack_experts(checkpoint.read_tensors(directory))
+             else LATE_NORM if architecture.startswith(("SeedOss", "GptOss")) else NAMES)
+    split = part_experts if architecture.startswith("GptOss") else stack_experts
+    tensors = split(checkpoint.read_tensors(directory))
     if config.get("tie_word_embeddings"):
         tensors.pop("lm_head.weight", None)
     for full, values in tensors.items():

@@ -82,6 +82,19 @@ TEST(keys_become_a_tokenizer) {
                    " \"chat_template\": \"{{ messages }}\"}");
 }
 
+TEST(a_call_ends_an_answer_of_messages) {
+    static const char *const tokens[][3] = {{"<|end|>", "a", "<|call|>"}, {"a", "<|end|>", "b"}},
+                             *const ends[] = {"{\"eos_token_id\": [2]}", "{\"eos_token_id\": [1]}"};
+    for (int i = 0; i < 2; i++) {
+        write_start(&w, 3, 0, 2);
+        write_string_key(&w, "general.architecture", "llama");
+        write_array_key(&w, "tokenizer.ggml.tokens", GGUF_STRING, 3);
+        for (int k = 0; k < 3; k++) write_text(&w, tokens[i][k]);
+        write_padding(&w, 32);
+        assert_members(read_document("generation_config.json"), ends[i]);
+    }
+}
+
 TEST(templates_with_names_are_a_list) {
     extra.n = 0;
     write_string_key(&extra, "tokenizer.chat_template.tool_use", "tools");

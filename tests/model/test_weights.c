@@ -26,11 +26,13 @@ TEST(families_name_experts_in_their_own_way) {
     static const struct family_name names[] = {
         {"model.layers.#.mlp.experts.@.gate_proj", "blocks.#.moe.experts.@.w1"},
         {"model.layers.#.mlp.experts.@.up_proj", "experts.@.up.of.#"},
+        {"model.layers.#.self_attn.sinks", "blocks.#.sinks.weight"},
         {NULL, NULL}};
     expect_name(names, "model.layers.#.mlp.experts.@.gate_proj.weight",
                 "blocks.12.moe.experts.345.w1.weight");
     expect_name(names, "model.layers.#.mlp.experts.@.up_proj.bias", "experts.345.up.of.12.bias");
     expect_name(names, "model.norm.weight", "model.norm.weight");
+    expect_name(names, "model.layers.#.self_attn.sinks", "blocks.12.sinks.weight");
 }
 
 TEST(a_text_half_has_a_prefix) {
