@@ -1,5 +1,6 @@
 """The documentation: links lead somewhere, the README is short, all settings and rooms are there."""
 import importlib.util
+import json
 import pathlib
 import re
 import subprocess
@@ -88,6 +89,30 @@ def test_settings_are_up_to_date():
     done = subprocess.run([sys.executable, SCRIPTS / "make_settings_doc.py", "--check", BINARY],
                           capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_memory_tables_are_up_to_date():
+    """docs/memory.md has what `quire info` says of four shapes."""
+    done = subprocess.run([sys.executable, SCRIPTS / "make_memory_doc.py", "--check", BINARY], capture_output=True, text=True,
+                          check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_page_is_in_a_menu_of_the_site():
+    menu = re.findall(r"^ +- ([\w/.-]+\.md)$", (ROOT / "docs/site.yml").read_text(), re.MULTILINE)
+    assert len(menu) == len(set(menu)) and set(menu) >= {str(page.relative_to(ROOT)) for page in PAGES}
+    assert all((ROOT / page).is_file() for page in menu)
+
+
+def test_reasons_for_dense_prompts_are_explained():
+    """Those that usage.prefill.why_dense may name, in docs/sparse-prefill.md and in the schema of answers."""
+    source = (ROOT / "server/api/prefill_account.c").read_text(encoding="utf-8")
+    reasons = re.findall(r'\[DENSE_\w+\] = "(\w+)"', source)
+    page = (ROOT / "docs/sparse-prefill.md").read_text(encoding="utf-8")
+    table = page.split("### Why a prompt was dense")[1].split("\n#")[0]
+    assert len(reasons) == 8 and re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)[1:] == reasons
+    answers = json.loads((ROOT / "server/answers.json").read_text(encoding="utf-8"))
+    assert answers["prefill_usage"]["properties"]["why_dense"]["enum"] == [*reasons, None]
 
 
 def test_the_architecture_names_every_room():
