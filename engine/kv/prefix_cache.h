@@ -138,8 +138,9 @@ struct kv_demotion prefix_cache_demotion(const struct prefix_cache *cache);
 void prefix_cache_evict_oldest(struct prefix_cache *cache, struct kv_demotion demotion);
 /* Returns the clock that orders blocks and states by age, and advances it.  It counts uses. */
 uint64_t prefix_cache_tick(struct prefix_cache *cache);
-/* Offers the unused blocks to the tier on disk, the newest first, so parents before children, as
- * far as the pass goes (offer.h). */
+/* Offers the unused blocks that have all pages to the tier on disk, as far as the pass goes
+ * (offer.h).  Those in the pool come first, then offloaded ones; of each the newest, so parents
+ * before children. */
 enum kv_save_result prefix_cache_save(struct prefix_cache *cache, struct kv_saving *saving);
 /* Returns how many blocks can be found, offloaded ones among them. */
 uint32_t prefix_cache_n_blocks(const struct prefix_cache *cache);

@@ -31,7 +31,8 @@ int kv_make_free(const struct kv_space *space, uint64_t n_pages);
 
 /* Returns how many pages of unused cached blocks and of cached states are in the host pool. */
 uint32_t kv_n_offloaded(const struct kv_space *space);
-/* Returns how many host blocks these pages take; token blocks (prefix_cache.h) are not counted. */
+/* Returns how many host blocks those pages in the host pool take, without token blocks
+ * (prefix_cache.h). */
 uint32_t kv_n_offloaded_blocks(const struct kv_space *space);
 /* Drops cached blocks and states from the host pool, which there must be, the least recently used
  * first.  Stops when n_blocks host blocks are free, or there are no more to drop.  Token blocks of

@@ -50,9 +50,9 @@ void suffix_index_extend(struct suffix_index *index, const uint32_t *tokens, uin
                          uint32_t n_most);
 
 /* Returns the longest earlier match of the end of the text of n_tokens tokens: SUFFIX_MIN to
- * SUFFIX_MAX tokens, or length 0.  Of equally long ones it is the one at `hint` (0: no hint), if
- * that is one of them, else the newest.  Positions that are not indexed are not found, but for
- * the hint. */
+ * SUFFIX_MAX tokens, or length 0.  Looks at `hint` (0: no hint) and at the newest
+ * SUFFIX_MAX_VISITED places that are indexed.  Of equally long ones it is the one at the hint, else
+ * the newest. */
 struct suffix_match suffix_index_find(const struct suffix_index *index, const uint32_t *tokens,
                                       uint32_t n_tokens, uint32_t hint);
 
