@@ -291,11 +291,11 @@ def test_waits_without_memory(serve, small_model, settings):
     assert "moves up to" in refused.error["message"]
 
 
-def test_a_full_queue_is_told_to_come_back(serve, settings):
+def test_a_full_queue_is_told_to_come_back(serve, settings, small_model):
     """Two of three have no memory to run with, and one more may not even wait.  No prompt has what
     another one has, which they would share."""
     small = serve(*settings, "--kv-offload-size", 80 * BLOCK_BYTES, "--max-num-queued-reqs", 1,
-                  "--max-num-seqs", 2)
+                  "--max-num-seqs", 2, model=small_model)
     prompts = [prompt_of(2600, seed=i) for i in range(3)]  # 40 blocks each
     with streaming(small, MOVED, prompts[0]) as first:
         read_events(first, 1)

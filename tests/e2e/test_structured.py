@@ -270,7 +270,7 @@ def test_hostile_forms_stop_nothing():
     """A short form of scripts/load/hostile_forms.py."""
     pytest.importorskip("jsonschema")
     done = subprocess.run([sys.executable, ROOT / "scripts/load/hostile_forms.py", "--binary", BINARY, "--forms",
-                           "60" if LONG else "30", "--streams", "2", "--clients", "3", "--quiet", "1", "--slack", "30"],
+                           "60" if LONG else "15", "--streams", "2", "--clients", "3", "--quiet", "1", "--slack", "30"],
                           capture_output=True, text=True, check=False)
     assert done.returncode == 0 or "without xgrammar" in done.stdout, done.stdout + done.stderr
 
