@@ -298,7 +298,8 @@ struct split {
 struct pretokenizer {
     struct split steps[MAX_STEPS];
     size_t n_steps;
-    bool byte_level; /* the last step is ByteLevel; pieces stay bytes, not spelled as characters */
+    bool byte_level;  /* a step is ByteLevel; in the end pieces are bytes */
+    size_t n_spelled; /* steps behind it, which see bytes spelled as characters (alphabet_char()) */
 };
 
 /* Parses the pre-tokenizer or the decoder Metaspace. */

@@ -1,5 +1,5 @@
 /* pretokenize.c - cuts a text into the pieces that are encoded on their own: ByteLevel, Split,
- * Digits, Metaspace, and sequences of them.
+ * Digits, Punctuation, Metaspace, and sequences of them.
  *
  * Every step cuts each piece of the step before into matches and what lies between:
  *
@@ -7,7 +7,8 @@
  *   segments  [in][ ][2024][, ][x]     digits match, the rest does not
  *   pieces    a segment joins the one before it or begins a new piece, as the behavior says
  *
- * Pieces go down the steps one at a time, so no list of them exists.
+ * Pieces go down the steps one at a time, so no list of them exists.  Steps behind ByteLevel see a
+ * piece as it spells its bytes, a character for each.  Behind the last step it is bytes again.
  *
  * Thread: immutable once parsed.  Memory: steps own their pattern. */
 #include <stdlib.h>
@@ -126,9 +127,38 @@ static int write_spaces(const struct encoding *encoding, const struct split *spl
     return rc;
 }
 
+/* Runs the steps behind ByteLevel on what it spells. */
+static int run_spelled(struct encoding *encoding, size_t step, const char *text, size_t n) {
+    struct text spelled = {0};
+    int rc = matcher_use_budget(&encoding->matcher, n, encoding->err);
+    for (size_t i = 0; i < n && rc == 0; i++) {
+        char character[4];
+        const size_t length = utf8_write(character, alphabet_char((unsigned char)text[i]));
+        rc = text_append(&spelled, character, length);
+    }
+    if (rc == 0) rc = split_text(encoding, step, spelled.data, spelled.n);
+    free(spelled.data);
+    return rc;
+}
+
+/* Encodes a piece of what ByteLevel spells. */
+static int encode_spelled(struct encoding *encoding, const char *piece, size_t n) {
+    char few[64], *bytes = n <= sizeof(few) ? few : malloc(n);
+    size_t n_bytes = 0;
+    if (!bytes) return ERR_NOMEM;
+    alphabet_to_bytes(piece, n, bytes, &n_bytes);
+    const int rc = encode_piece(encoding, bytes, n_bytes);
+    if (bytes != few) free(bytes);
+    return rc;
+}
+
 static int run_step(struct encoding *encoding, size_t step, const char *text, size_t n) {
     const struct pretokenizer *pretokenizer = &encoding->tokenizer->pretokenizer;
-    if (step == pretokenizer->n_steps) return encode_piece(encoding, text, n);
+    if (step == pretokenizer->n_steps)
+        return pretokenizer->n_spelled > 0 ? encode_spelled(encoding, text, n)
+                                           : encode_piece(encoding, text, n);
+    if (pretokenizer->n_spelled > 0 && step + pretokenizer->n_spelled == pretokenizer->n_steps)
+        return run_spelled(encoding, step, text, n);
     if (!pretokenizer->steps[step].space[0]) return split_text(encoding, step, text, n);
 
     struct text spaced = {0};
@@ -169,6 +199,18 @@ static int parse_digits(struct pretokenizer *pretokenizer, struct split *split,
     split->behavior =
         member_flag(component, "individual_digits", false) ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS;
     return pattern_compile(&split->pattern, "\\p{N}", 5, false, err);
+}
+
+/* Cuts at what Unicode calls punctuation, and at the other ASCII characters that are neither
+ * letters, digits nor spaces. */
+static int parse_punctuation(struct pretokenizer *pretokenizer, struct split *split,
+                             const json_t *component, struct error *err) {
+    static const char PATTERN[] = "[\\p{P}$+<=>^`|~]";
+    const bool says = json_object_get(component, "behavior") != NULL;
+    (void)pretokenizer;
+    split->behavior = SPLIT_ISOLATED;
+    const int rc = says ? parse_behavior(&split->behavior, component, err) : 0;
+    return rc ? rc : pattern_compile(&split->pattern, PATTERN, sizeof(PATTERN) - 1, false, err);
 }
 
 static int parse_byte_level(struct pretokenizer *pretokenizer, struct split *split,
@@ -224,10 +266,8 @@ static const struct {
     int (*parse)(struct pretokenizer *pretokenizer, struct split *split, const json_t *component,
                  struct error *err);
 } KINDS[] = {
-    {"ByteLevel", parse_byte_level},
-    {"Digits", parse_digits},
-    {"Metaspace", parse_metaspace},
-    {"Split", parse_split},
+    {"ByteLevel", parse_byte_level},    {"Digits", parse_digits}, {"Metaspace", parse_metaspace},
+    {"Punctuation", parse_punctuation}, {"Split", parse_split},
 };
 
 static int parse_sequence(struct pretokenizer *pretokenizer, const json_t *component,
@@ -239,13 +279,17 @@ static int parse_one(struct pretokenizer *pretokenizer, const json_t *component,
     if (strcmp(type, "Sequence") == 0) return parse_sequence(pretokenizer, component, err);
     if (pretokenizer->n_steps == MAX_STEPS)
         return refuse(err, "a longer sequence before pre-tokenizer", type);
-    if (pretokenizer->byte_level) return refuse(err, "after ByteLevel the pre-tokenizer", type);
-
+    const bool is_spelled = pretokenizer->byte_level;
+    if (is_spelled && strcmp(type, "ByteLevel") == 0)
+        return refuse(err, "after ByteLevel the pre-tokenizer", type);
     for (size_t i = 0; i < sizeof(KINDS) / sizeof(*KINDS); i++) {
         if (strcmp(type, KINDS[i].name) != 0) continue;
         struct split *split = &pretokenizer->steps[pretokenizer->n_steps++];
         *split = (struct split){0};
-        return KINDS[i].parse(pretokenizer, split, component, err);
+        const int rc = KINDS[i].parse(pretokenizer, split, component, err);
+        if (rc || !is_spelled) return rc;
+        pretokenizer->n_spelled++;
+        return split->space[0] ? refuse(err, "after ByteLevel the pre-tokenizer", type) : 0;
     }
     return refuse(err, "pre-tokenizer", type);
 }

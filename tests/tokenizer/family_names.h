@@ -10,6 +10,7 @@ static const char *const FAMILIES[] = {"llama-2", "llama-2-normalized",
                                        "qwen",    "phi-3",
                                        "glm-4",   "gemma",
                                        "phrases", "unknown",
-                                       "partial"};
+                                       "partial", "falcon",
+                                       "gpt-oss"};
 
 #endif

@@ -223,8 +223,13 @@ TEST(load_refuses_what_it_cannot_do_by_name) {
          "'replacement':'_','prepend_scheme':'first'}]}",
          "first", ERR_UNSUPPORTED},
         {"pre_tokenizer",
-         "{'type':'Sequence','pretokenizers':[{'type':'ByteLevel'},{'type':'Digits'}]}", "Digits",
-         ERR_UNSUPPORTED},
+         "{'type':'Sequence','pretokenizers':[{'type':'ByteLevel'},{'type':'Metaspace',"
+         "'replacement':'_'}]}",
+         "Metaspace", ERR_UNSUPPORTED},
+        {"pre_tokenizer",
+         "{'type':'Sequence','pretokenizers':[{'type':'ByteLevel'},{'type':'ByteLevel',"
+         "'add_prefix_space':false}]}",
+         "ByteLevel", ERR_UNSUPPORTED},
         {"pre_tokenizer", "{'type':'Split','pattern':{'Regex':'\\\\h'},'behavior':'Isolated'}",
          "\\h", ERR_UNSUPPORTED},
         {"pre_tokenizer", "{'type':'Split','pattern':{'Regex':'[a[b]]'},'behavior':'Isolated'}",
