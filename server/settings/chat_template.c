@@ -11,11 +11,12 @@
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/gguf/model_document.h"
 #include "engine/request/channels.h"
 #include "engine/template/template.h"
 #include "engine/tokenizer/token_names.h"
 
-enum { LARGEST_TEMPLATE = 1 << 20, MOST_TEMPLATES = 64 };
+enum { LARGEST_TEMPLATE = 1 << 20, LARGEST_CONFIG = 2 << 20, MOST_TEMPLATES = 64 };
 
 static const char config_name[] = "tokenizer_config.json", jinja_name[] = "chat_template.jinja",
                   folder_name[] = "additional_chat_templates",
@@ -193,12 +194,10 @@ static bool has_any(const struct chat_template *chat) {
     return chat->plain || chat->with_tools || json_array_size(chat->unused) > 0;
 }
 
-/* Takes the template of tokenizer_config.json, in any of its forms. */
-static int take_config(struct chat_template *chat, const char *model_dir, const json_t *config,
+/* Takes the template of a file of settings, in any of its forms. */
+static int take_config(struct chat_template *chat, const char *path, const json_t *config,
                        struct error *err) {
-    char path[PATH_MAX];
     json_t *source = json_object_get(config, "chat_template");
-    snprintf(path, sizeof(path), "%s/%s", model_dir, config_name);
     if (!source || json_is_null(source)) return 0;
     if (json_is_string(source)) return take_named(chat, "default", source, path, err);
     if (json_is_array(source)) return take_list(chat, source, path, err);
@@ -207,21 +206,35 @@ static int take_config(struct chat_template *chat, const char *model_dir, const 
                      "%.300s: chat_template must be a string, a list or an object", path);
 }
 
-/* Notes a processor's file, which the library's tokenizer does not read, either. */
-static void note_processors(struct chat_template *chat, const char *model_dir) {
+/* Takes the template of a processor's file, where no other file has one; else notes that it is
+ * there. */
+static int take_processors(struct chat_template *chat, const char *model_dir, struct error *err) {
     char path[PATH_MAX];
-    const int n = snprintf(path, sizeof(path), "%s/%s", model_dir, processors_name);
-    chat->has_processors = n < (int)sizeof(path) && access(path, F_OK) == 0;
+    struct error why = {0};
+    json_t *document = NULL;
+    if (snprintf(path, sizeof(path), "%s/%s", model_dir, processors_name) >= (int)sizeof(path))
+        return 0;
+    if (has_any(chat)) {
+        chat->has_processors = access(path, F_OK) == 0;
+        return 0;
+    }
+    int rc = model_document_read(&document, model_dir, processors_name, LARGEST_CONFIG, &why);
+    if (rc == ERR_NOT_FOUND) return 0;
+    if (rc) *err = why;
+    else rc = take_config(chat, path, document, err);
+    json_decref(document);
+    return rc;
 }
 
 /* Takes the model's templates.  Files of their own win over tokenizer_config.json. */
 static int take_models(struct chat_template *chat, const char *model_dir,
                        const struct token_names *names, struct error *err) {
+    char path[PATH_MAX];
+    snprintf(path, sizeof(path), "%s/%s", model_dir, config_name);
     int rc = take_models_file(chat, model_dir, err);
     if (!rc) rc = take_folder(chat, model_dir, err);
-    if (!rc && !has_any(chat)) rc = take_config(chat, model_dir, names->config, err);
-    if (!rc) note_processors(chat, model_dir);
-    return rc;
+    if (!rc && !has_any(chat)) rc = take_config(chat, path, names->config, err);
+    return rc ? rc : take_processors(chat, model_dir, err);
 }
 
 int chat_template_load(struct chat_template *chat, const char *file, const char *model_dir,

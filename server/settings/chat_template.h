@@ -1,9 +1,12 @@
 /* chat_template.h - the model's chat template, read at the start, and what it may write as its own.
  *
- * The source is the setting --chat-template, a file; else chat_template.jinja of the model's
- * directory and additional_chat_templates/NAME.jinja; else `chat_template` in its
- * tokenizer_config.json: one template, or several by name.  Of names, `default` and, for requests
- * with tools, `tool_use` count.
+ * The source is the first of these that there is.  There may be one template or several by name, of
+ * which `default` and, for requests with tools, `tool_use` count:
+ *
+ *   the setting --chat-template, a file
+ *   chat_template.jinja and additional_chat_templates/NAME.jinja of the model's directory
+ *   `chat_template` in its tokenizer_config.json
+ *   `chat_template` in its chat_template.json, the file of a processor
  *
  * Thread: main, at the start; read-only afterwards.  Memory: the struct owns all of it. */
 #ifndef SERVER_SETTINGS_CHAT_TEMPLATE_H
@@ -27,7 +30,7 @@ struct chat_template {
     bool names_developer;        /* it knows the role `developer` */
     bool marks_reasoning;        /* its model marks what it thinks: */
     enum thought_form thoughts;  /* so */
-    bool has_processors;         /* the directory has a chat_template.json, which is not read */
+    bool has_processors;         /* there is a chat_template.json, which is not used */
 };
 
 /* Loads the model's template into *out, which is zeroed.  file: the setting, or NULL.  A model

@@ -308,7 +308,11 @@ def test_tokens_that_only_other_files_list_are_tokens(model, tmp_path, changes, 
      "<tool_call>f</tool_call>T"),
     ({}, [{"name": "default", "template": "A"}, {"name": "default", "template": "C"}], "C", "C"),
     ({}, {"default": "A", "tool_use": WITH_TOOLS}, "A", "<tool_call>f</tool_call>T"),
-    ({"chat_template.json": '{"chat_template": "A"}'}, None, None, None),
+    ({"chat_template.json": '{"chat_template": "A"}'}, None, "A", "A"),
+    ({"chat_template.json": '{"chat_template": "A"}'}, "B", "B", "B"),
+    ({"chat_template.json": json.dumps({"chat_template": [{"name": "tool_use", "template": WITH_TOOLS}]})}, None, None,
+     "<tool_call>f</tool_call>T"),
+    ({}, None, None, None),
 ])
 def test_templates_come_from_every_place(model, tmp_path, files, config, plain, with_tools):
     edit(model, "tokenizer_config.json", chat_template=config)
