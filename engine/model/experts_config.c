@@ -99,11 +99,33 @@ static int read_dense_layers(const struct config_reader *r, struct model_config 
     return 0;
 }
 
+/* Gives layers their experts as a list says. */
+static int place_types(const struct config_reader *r, const char *key, const json_t *list,
+                       const struct layer_shape *shape, struct model_config *c) {
+    if (json_array_size(list) != c->n_layers)
+        return config_refuse(r, ERR_INVALID, key, "is not a list of one for each layer");
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        const char *type = json_string_value(json_array_get(list, i));
+        const bool is_sparse = type && strcmp(type, "sparse") == 0;
+        if (!is_sparse && (!type || strcmp(type, "dense") != 0))
+            return config_refuse(r, ERR_UNSUPPORTED, key,
+                                 "has a layer that is not dense or sparse");
+        if (is_sparse) c->layers[i] = *shape;
+    }
+    return 0;
+}
+
 static int place_experts(const struct config_reader *r, const struct family_experts *f,
                          const struct layer_shape *shape, struct model_config *c) {
-    const struct layer_shape dense = c->layers[0];
+    const json_t *types = f->types ? config_get(r->root, f->types) : NULL;
+    struct layer_shape dense = c->layers[0];
     uint32_t n_dense = 0, step = 1;
-    int rc = read_number(r, f->first_dense, MAX_LAYERS, &n_dense);
+    int rc = f->dense_width
+                 ? config_read_count(r, r->root, f->dense_width, MAX_WIDTH, &dense.ffn_dim)
+                 : 0;
+    for (uint32_t i = 0; !rc && i < c->n_layers; i++) c->layers[i] = dense;
+    if (!rc && types) return place_types(r, f->types, types, shape, c);
+    if (!rc) rc = read_number(r, f->first_dense, MAX_LAYERS, &n_dense);
     if (!rc && f->has_step)
         rc = config_read_count(r, r->root, "decoder_sparse_step", MAX_LAYERS, &step);
     for (uint32_t i = 0; !rc && i < c->n_layers; i++)

@@ -19,6 +19,8 @@ struct family_experts {
     /* Keys: rows of the shared expert's up, or those in widths of an expert. */
     const char *shared_width, *shared_count;
     const char *first_dense; /* key: how many layers before the first with experts */
+    const char *types;       /* key: a list of 'dense' and 'sparse', which wins */
+    const char *dense_width; /* key: rows of a dense layer's up, if they are not those of `width` */
     bool has_step;           /* 'decoder_sparse_step' and 'mlp_only_layers' leave layers dense */
     enum route_kind kind;
     bool normalises; /* unless 'norm_topk_prob' says otherwise, where that is read: */

@@ -65,7 +65,10 @@ struct model_family {
     enum act_kind act;         /* of FFN_PLAIN, where config.json lacks the key */
     double partial_rotary;     /* usual share of a head that rotates; 0: all of it, always */
     uint32_t window_period;    /* every window_period-th layer has no window; 0: all have one */
-    bool needs_window;         /* 'sliding_window' null is refused: layers differ in more */
+    /* Key: the same of the dense layers in front, after which layers are counted anew.  Where it is
+     * 1 dense layers rotate though they have no window.  NULL: all layers are counted together. */
+    const char *dense_window_period;
+    bool needs_window; /* 'sliding_window' null is refused: layers differ in more */
     enum family_ropes ropes;
     /* Of ROPES_BY_WINDOW: the usual base in layers with a window; 0: as in the others. */
     double usual_local_theta;

@@ -21,5 +21,6 @@ int family_read_chatglm(const struct config_reader *r, struct model_config *c);
 int family_read_smollm3(const struct config_reader *r, struct model_config *c);
 int family_read_granite(const struct config_reader *r, struct model_config *c);
 int family_read_cohere(const struct config_reader *r, struct model_config *c);
+int family_read_cohere2_moe(const struct config_reader *r, struct model_config *c);
 
 #endif

@@ -23,6 +23,7 @@ enum ffn_kind {
 /* What the layers of a model may differ in; but all of FFN_EXPERTS are of one shape. */
 struct layer_shape {
     bool is_local; /* it rotates by model_config.local_freq, unscaled, not by inv_freq */
+    bool rotates;  /* even where layers without a window do not */
     /* Its feed-forward part: */
     enum ffn_kind kind;
     uint32_t ffn_dim; /* rows of up, and of gate */

@@ -45,13 +45,34 @@ static int read_type(const struct config_reader *r, const json_t *value, bool ha
                          "has a layer that is not full_attention");
 }
 
-static int place_windows(const struct config_reader *r, uint32_t window, uint32_t first,
-                         uint32_t period, uint32_t *windows, uint32_t n_layers) {
+/* Which layers have a window, where config.json does not say it of each. */
+struct periods {
+    uint32_t first;          /* that may have one */
+    uint32_t dense, n_dense; /* of layers in front, which are counted by themselves */
+    uint32_t period;         /* of the others: every period-th has none; 0: all have one */
+};
+
+static bool has_usual_window(const struct periods *p, uint32_t layer) {
+    if (layer < p->n_dense) return (layer + 1) % p->dense != 0;
+    return layer >= p->first && (p->period == 0 || (layer - p->n_dense + 1) % p->period != 0);
+}
+
+/* Reads the period of the dense layers in front of those with experts. */
+static int read_dense_period(const struct config_reader *r, const struct model_family *family,
+                             const struct model_config *c, struct periods *p) {
+    p->dense = 1;
+    if (!family->dense_window_period) return 0;
+    while (p->n_dense < c->n_layers && c->layers[p->n_dense].n_experts == 0) p->n_dense++;
+    return config_read_count(r, r->root, family->dense_window_period, MAX_LAYERS, &p->dense);
+}
+
+static int place_windows(const struct config_reader *r, uint32_t window, const struct periods *p,
+                         uint32_t *windows, uint32_t n_layers) {
     const json_t *types = config_get(r->root, "layer_types");
     if (types && json_array_size(types) != n_layers)
         return config_refuse(r, ERR_INVALID, "layer_types", "is not a list of one for each layer");
     for (uint32_t layer = 0; layer < n_layers; layer++) {
-        bool windowed = window > 0 && layer >= first && (period == 0 || (layer + 1) % period != 0);
+        bool windowed = window > 0 && has_usual_window(p, layer);
         const int rc =
             types ? read_type(r, json_array_get(types, layer), window > 0, &windowed) : 0;
         if (rc) return rc;
@@ -75,22 +96,25 @@ bool model_has_full_attention(const struct model_config *c) {
 /* Sets which layers rotate by local frequencies, where that depends on their windows. */
 static void choose_ropes(const struct model_family *family, struct model_config *c) {
     for (uint32_t i = 0; i < c->n_layers && family->ropes != ROPES_ALIKE; i++)
-        c->layers[i].is_local = (family->ropes == ROPES_BY_WINDOW) == (c->windows[i] > 0);
+        c->layers[i].is_local =
+            !c->layers[i].rotates && (family->ropes == ROPES_BY_WINDOW) == (c->windows[i] > 0);
 }
 
 int window_config_read(const struct config_reader *r, struct model_config *c) {
     const struct model_family *family = family_find(c->architecture);
-    uint32_t window = 0, first = 0, period = family->window_period;
+    struct periods periods = {.period = family->window_period};
+    uint32_t window = 0;
     if (family->window == WINDOW_NEVER) return 0;
     int rc = read_window(r, family, &window);
-    if (!rc) rc = read_first_layer(r, family, &first);
-    if (!rc && period > 0 && !config_get(r->root, "layer_types"))
-        rc = config_read_count(r, r->root, "sliding_window_pattern", MAX_LAYERS, &period);
+    if (!rc) rc = read_first_layer(r, family, &periods.first);
+    if (!rc) rc = read_dense_period(r, family, c, &periods);
+    if (!rc && periods.period > 0 && !config_get(r->root, "layer_types"))
+        rc = config_read_count(r, r->root, "sliding_window_pattern", MAX_LAYERS, &periods.period);
     if (rc) return rc;
     c->windows = calloc(c->n_layers, sizeof(*c->windows));
     if (!c->windows)
         return error_set(r->err, ERR_NOMEM, "%.200s: no memory for the layers' windows", r->label);
-    rc = place_windows(r, window, first, period, c->windows, c->n_layers);
+    rc = place_windows(r, window, &periods, c->windows, c->n_layers);
     if (window > 0) choose_ropes(family, c);
     /* A window that no text exceeds is none, unless its layers differ in more. */
     const bool matters = window < c->max_position || family->ropes != ROPES_ALIKE;

@@ -9,15 +9,19 @@ import numpy
 
 MXFP4 = numpy.array([0, .5, 1, 1.5, 2, 3, 4, 6, -0., -.5, -1, -1.5, -2, -3, -4, -6])
 ROUTERS = {"Qwen2Moe": "softmax", "Qwen3Moe": "softmax", "Mixtral": "softmax",
-           "GptOss": "softmax of the chosen", "Glm4Moe": "sigmoid"}
+           "GptOss": "softmax of the chosen", "Glm4Moe": "sigmoid", "Cohere2Moe": "as said"}
 
 
 class Experts:
     def __init__(self, family, config):
         self.kind = ROUTERS[family]
+        if self.kind == "as said":
+            self.kind = "sigmoid" if config["expert_selection_fn"] == "sigmoid" else "softmax of the chosen"
         self.n_used = config["num_experts_per_tok"]
         self.normalises = family == "Mixtral" or config.get("norm_topk_prob", family == "Glm4Moe")
-        self.factor = config.get("routed_scaling_factor", 1)
+        halves = config.get("num_shared_experts") and config["shared_expert_combination_strategy"] == "average"
+        self.shared = 0.5 if halves else 1
+        self.factor = config.get("routed_scaling_factor", self.shared)
         self.n_groups, self.n_used_groups = config.get("n_group", 1), config.get("topk_group", 1)
         self.most, self.slope = config.get("swiglu_limit"), config.get("swiglu_alpha", 1.702)
 

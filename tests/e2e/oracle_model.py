@@ -173,6 +173,10 @@ def ropes_of(config, head_dim, context):
         by_kind["full_attention"] = none
     ropes = {kind: Rope(config, by_kind[kind], head_dim, context) for kind in by_kind}
     rotates = config.get("no_rope_layers") or [1] * len(kinds)  # SmolLM3's
+    if config.get("prefix_dense_sliding_window_pattern") == 1:  # Cohere's dense layers rotate
+        dense = Rope(config, rope, head_dim, context)
+        return [dense if mlp == "dense" else ropes[kind]
+                for mlp, kind in zip(config["mlp_layer_types"], kinds)]
     return [ropes[kind] if turns else Rope(config, none, head_dim, context)
             for kind, turns in zip(kinds, rotates)]
 
@@ -204,7 +208,7 @@ class Model:
                                1 if c["multi_query"] else self.n_heads)
         self.group = self.n_heads // self.n_kv_heads
         self.head_dim = c.get("head_dim") or c["hidden_size"] // self.n_heads
-        self.eps = c.get("rms_norm_eps", 1e-5)  # OPT does not say it
+        self.eps = c.get("rms_norm_eps") or c.get("layer_norm_eps", 1e-5)  # OPT does not say it
         attention = c.get("attn_config") or {}  # MPT's
         self.scale = (attention.get("softmax_scale")
                       or (c.get("query_pre_attn_scalar") or self.head_dim) ** -0.5)
@@ -219,7 +223,8 @@ class Model:
         self.logit_cap = c.get("final_logit_softcapping")
         self.activate = gelu_tanh if self.is_gemma else ACTIVATIONS[self._activation(c)]
         self.has_layer_norm = self.family in ("GPTNeoX", "OPT", "Falcon", "Mpt", "Cohere",
-                                              "Cohere2")
+                                              "Cohere2") or (
+            self.family == "Cohere2Moe" and c["rms_norm_eps"] is None)
         self.norms_behind = self.family in ("Olmo2", "Olmo3", "Exaone4")  # and none before
         self.norms_whole = self.family in ("Olmo2", "Olmo3")  # all heads at once
         self.is_parallel = c.get("use_parallel_residual") or (
@@ -389,7 +394,7 @@ class Model:
         shared = self.linear(i, "mlp.shared_experts.down_proj", e.through_gate(gate, up))
         if layer + "shared_expert_gate.weight" in self.weights:
             shared /= 1 + numpy.exp(-self.linear(i, "mlp.shared_expert_gate", x))
-        return numpy.array(out) + shared
+        return numpy.array(out) + e.shared * shared
 
     def expert(self, name, expert, x):
         y = self.weights[name + ".weight"][expert] @ x

@@ -38,9 +38,9 @@ NEWER = {"smollm3": "smollm3-gqa-bf16-head32", "olmo3": "olmo3-gqa-f16-head16-ya
 # Those that add no arithmetic to the ones above.
 LONG = {"olmo2": "olmo2-gqa-bf16-head16", "seed_oss": "seed_oss-gqa-bf16-head32",
         "cohere": "cohere-gqa-bf16-head16", "qwen3_moe": "qwen3moe-gqa-bf16-head64",
-        "mixtral": "mixtral-gqa-bf16-head32-window"}
+        "mixtral": "mixtral-gqa-bf16-head32-window", "cohere2_moe": "cohere2moe-gqa-bf16-head32-average"}
 CHECKPOINTS = {**FAMILIES, **NEWER, **(LONG if os.environ.get("QUIRE_TEST_LONG") else {})}
-EXPERTS = ("gpt_oss", "glm4_moe", "qwen3_moe", "mixtral")
+EXPERTS = ("gpt_oss", "glm4_moe", "qwen3_moe", "mixtral", "cohere2_moe")
 ONLY_CPU = ("falcon_alibi", "mpt", "ministral3", *EXPERTS)
 every_family = pytest.mark.parametrize(
     "family", [name for name in CHECKPOINTS if DEVICE == "cpu" or name not in ONLY_CPU])
@@ -256,6 +256,6 @@ def test_the_docs_have_all_rows():
     assert_table("models.md", "| together with | Llama | Mistral | Qwen2 | Qwen3 | Phi-3 | GLM "
                  "| GLM-4 | windows in some layers | Gemma 2 | Gemma 3 | ChatGLM | GPT-NeoX | OPT | Falcon "
                  "| Falcon with ALiBi | MPT "
-                 "| SmolLM3 | OLMo 2, 3 | Granite, Seed-OSS | Ministral 3 | Cohere | EXAONE 4 "
+                 "| SmolLM3 | OLMo 2, 3 | Granite, Seed-OSS | Ministral 3 | Cohere, Cohere 2 MoE | EXAONE 4 "
                  "| Qwen3-MoE | Mixtral | gpt-oss | GLM-4.5 | tested by |", __name__,
                  every_family)

@@ -30,6 +30,11 @@
     "\"hidden_size\":64,\"ffn_hidden_size\":96,\"num_layers\":2,\"num_attention_heads\":4,"        \
     "\"kv_channels\":32,\"seq_length\":256,\"multi_query_group_num\":2"
 
+#define COHERE2_MOE                                                                                \
+    "{\"architectures\":[\"Cohere2MoeForCausalLM\"],\"vocab_size\":100,\"hidden_size\":64,"        \
+    "\"intermediate_size\":32,\"num_hidden_layers\":6,\"num_attention_heads\":2,"                  \
+    "\"head_dim\":32,\"max_position_embeddings\":256,\"num_experts\":4,"                           \
+    "\"num_experts_per_tok\":2,\"sliding_window\":9"
 #define GLM4_MOE                                                                                   \
     "{\"architectures\":[\"Glm4MoeForCausalLM\"],\"vocab_size\":100,\"hidden_size\":64,"           \
     "\"intermediate_size\":96,\"num_hidden_layers\":4,\"num_attention_heads\":4,"                  \
@@ -288,6 +293,36 @@ TEST(cohere_has_parallel_blocks_and_one_norm) {
     expect_refused(LIKE_LLAMA("Cohere") ",\"use_qk_norm\":true}", ERR_UNSUPPORTED, "use_qk_norm");
     expect_refused(LIKE_LLAMA("Cohere2") ",\"sliding_window\":null}", ERR_UNSUPPORTED,
                    "sliding_window");
+}
+
+TEST(cohere_has_dense_layers_with_windows_of_their_own) {
+    struct model_config c = parsed(COHERE2_MOE ",\"first_k_dense_replace\":2,"
+                                               "\"prefix_dense_sliding_window_pattern\":2,"
+                                               "\"prefix_dense_intermediate_size\":40}");
+    static const uint32_t windows[] = {9, 0, 9, 9, 9, 0};
+    for (int i = 0; i < 6; i++) {
+        assert_int_equal(c.windows[i], windows[i]);
+        assert_true(c.layers[i].is_local == (windows[i] == 0));
+        assert_int_equal(c.layers[i].ffn_dim, i < 2 ? 40 : 32);
+        assert_int_equal(c.layers[i].n_experts, i < 2 ? 0 : 4);
+    }
+    assert_true(c.layer_norm && c.parallel && c.shared_norm && c.routing.shared == 1);
+    assert_true(c.routing.kind == ROUTE_SOFTMAX_CHOSEN && !c.routing.normalises);
+    model_config_fini(&c);
+    c = parsed(COHERE2_MOE
+               ",\"mlp_layer_types\":[\"dense\",\"sparse\",\"sparse\",\"sparse\",\"sparse\","
+               "\"sparse\"],\"num_shared_experts\":2,\"expert_selection_fn\":\"sigmoid\","
+               "\"rms_norm_eps\":0.001}");
+    assert_true(c.windows[0] == 0 && !c.layers[0].is_local && c.layers[4].is_local);
+    assert_true(!c.layer_norm && c.norm_eps == 0.001F && c.layers[1].shared_dim == 64);
+    assert_true(c.routing.kind == ROUTE_SIGMOID && c.routing.normalises);
+    assert_true(c.routing.factor == 0.5F && c.routing.shared == 0.5F);
+    model_config_fini(&c);
+    expect_refused(COHERE2_MOE ",\"mlp_layer_types\":[\"dense\"]}", ERR_INVALID, "mlp_layer_types");
+    expect_refused(COHERE2_MOE ",\"expert_selection_fn\":\"tanh\"}", ERR_UNSUPPORTED,
+                   "expert_selection_fn");
+    expect_refused(COHERE2_MOE ",\"shared_expert_combination_strategy\":\"max\"}", ERR_UNSUPPORTED,
+                   "shared_expert_combination_strategy");
 }
 
 TEST(exaone_rotates_everywhere_where_nothing_has_a_window) {

@@ -68,6 +68,8 @@ static const char *const tiny_models[] = {
     "mixtral-gqa-bf16-head32-window",
     "glm4moe-gqa-bf16-head64-groups",
     "glm4moe-mha-f16-head32",
+    "cohere2moe-gqa-bf16-head32-average",
+    "cohere2moe-mha-f16-head32-sum",
     "gptoss-gqa-bf16-head32-mxfp4",
     "gptoss-mqa-bf16-head32-columns",
     "mqa-bf16-yarn-mscale",
