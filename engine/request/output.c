@@ -9,6 +9,7 @@
 #include "engine/device/sample.h"
 #include "engine/request/event.h"
 #include "engine/request/request.h"
+#include "engine/request/shown.h"
 
 struct output_token {
     struct sample_result result;
@@ -57,14 +58,8 @@ static int append_text(struct output *out, uint32_t token, size_t *begin) {
     /* Padding of the vocabulary has no text. */
     if (!tokenizer_token_bytes(out->tokenizer, token, &length)) return 0;
     if (reserve_text(out, 3 * length + DETOKENIZER_GROWTH)) return ERR_NOMEM;
-    const struct shown_token *shown = sampling_shown(out->params, token);
-    char *text = out->text + out->n_text;
-    const size_t capacity = out->text_capacity - out->n_text;
-    const long n =
-        shown && shown->byte
-            ? detokenizer_push_byte(&out->detokenizer, out->tokenizer, shown->byte, text, capacity)
-            : detokenizer_push(&out->detokenizer, out->tokenizer, token,
-                               out->params->skip_special && !shown, text, capacity);
+    const long n = shown_push(&out->detokenizer, out->tokenizer, out->params, token,
+                              out->text + out->n_text, out->text_capacity - out->n_text);
     if (n < 0) return (int)n;
     out->n_text += (size_t)n;
     return 0;

@@ -17,10 +17,12 @@
 struct grammar;
 struct request_plan;
 
-/* A special token that is text: as it reads, or one byte that no UTF-8 has. */
+/* A token that is text in its own way.  It is shown as it reads though it is a special one, as one
+ * byte that no UTF-8 has, or not at all. */
 struct shown_token {
     uint32_t token;
-    char byte; /* 0: as it reads */
+    char byte;      /* 0: as it reads */
+    bool is_hidden; /* it is no text */
 };
 
 /* The parameters of a request's output.  sampling_defaults() gives the OpenAI defaults. */
@@ -41,7 +43,7 @@ struct sampling_params {
     char **stop; /* owned array of owned strings; they end what is said, not a thought */
     uint32_t n_stop;
     struct thought thought;    /* where the text begins */
-    struct shown_token *shown; /* owned: special tokens that are text though others are skipped */
+    struct shown_token *shown; /* owned: tokens that are not text as others are */
     uint32_t n_shown;
     bool ignore_eos, include_stop, skip_special;
     int32_t n_logprobs;        /* -1: none; else top-n per generated token, <= SAMPLE_MAX_TOP */

@@ -6,9 +6,12 @@
 
 #include "engine/request/channels.h"
 
+static const char *const none[] = {NULL}, *const around_cohere[] = {
+                                              "<|START_RESPONSE|>", "<|END_RESPONSE|>",
+                                              "<|START_TEXT|>", "<|END_TEXT|>", NULL};
 static const struct thought_tags tags[] = {
-    [THOUGHT_TAGS] = {THOUGHT_BEGIN, THOUGHT_END},
-    [THOUGHT_COHERE_TAGS] = {"<|START_THINKING|>", "<|END_THINKING|>"},
+    [THOUGHT_TAGS] = {THOUGHT_BEGIN, THOUGHT_END, none},
+    [THOUGHT_COHERE_TAGS] = {"<|START_THINKING|>", "<|END_THINKING|>", around_cohere},
 };
 
 const struct thought_tags *thought_tags_of(enum thought_form form) {

@@ -24,6 +24,7 @@ enum thought_form { THOUGHT_TAGS, THOUGHT_COHERE_TAGS, THOUGHT_CHANNELS };
 
 struct thought_tags {
     const char *begin, *end;
+    const char *const *hidden; /* tokens around what is said; NULL ends the list */
 };
 
 enum thought_place {

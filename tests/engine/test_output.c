@@ -179,8 +179,9 @@ static bool stops_at(enum thought_place place, const char *text, char **stops, u
 
 /* The tokens ^, | and $ are marks of channels. */
 TEST(stop_strings_end_what_is_said_on_a_channel) {
-    struct shown_token marks[] = {
-        {'^', CHANNEL_NAME[0]}, {'|', CHANNEL_MESSAGE[0]}, {'$', CHANNEL_END[0]}};
+    struct shown_token marks[] = {{'^', CHANNEL_NAME[0], false},
+                                  {'|', CHANNEL_MESSAGE[0], false},
+                                  {'$', CHANNEL_END[0], false}};
     char *stops[] = {"ab", "final"};
     struct sampling_params params = sampling_defaults();
     params.shown = marks;
@@ -214,6 +215,15 @@ TEST(stop_strings_end_no_thought) {
     assert_true(
         stops_at(THOUGHT_BEFORE, " <think>ab</think>abab", ab, 1, 20, " <think>ab</think>ab"));
     assert_true(stops_at(THOUGHT_BEHIND, "<think>ab", ab, 1, 0, "<think>"));
+}
+
+TEST(tokens_may_be_hidden) {
+    struct shown_token hidden[] = {{.token = 'b', .is_hidden = true}};
+    struct sampling_params params = sampling_defaults();
+    params.shown = hidden;
+    params.n_shown = 1;
+    params.skip_special = false;
+    assert_false(stops_in(params, "abcb", 0, "ac"));
 }
 
 TEST(special_tokens_may_be_shown) {

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "engine/engine.h"
+#include "engine/request/shown.h"
 #include "server/api/conversation/arguments.h"
 #include "server/json/api_error.h"
 
@@ -132,14 +133,10 @@ static struct buffer *add_score(struct completion *c, struct choice *choice, uin
     char text[1024];
     size_t n_bytes = 0;
     const struct tokenizer *tokenizer = c->format.tokenizer;
-    const struct shown_token *shown = sampling_shown(&c->request.params, token);
-    const bool hides =
-        !shown && c->request.params.skip_special && tokenizer_is_special(tokenizer, token);
+    const struct sampling_params *params = &c->request.params;
+    const bool hides = shown_hides(params, tokenizer, token);
     const char *bytes = tokenizer_token_bytes(tokenizer, token, &n_bytes);
-    const long n = shown && shown->byte ? detokenizer_push_byte(&choice->detokenizer, tokenizer,
-                                                                shown->byte, text, sizeof(text))
-                                        : detokenizer_push(&choice->detokenizer, tokenizer, token,
-                                                           hides, text, sizeof(text));
+    const long n = shown_push(&choice->detokenizer, tokenizer, params, token, text, sizeof(text));
     /* Only an added token can be longer than the buffer, and that is text by itself. */
     const size_t n_own = n >= 0 ? (size_t)n : n_bytes;
     return scores_add(&answer_of(c, choice)->scores, n_own,

@@ -12,17 +12,32 @@
 
 /* ---- tokens ---- */
 
+static int add_shown(struct sampling_params *params, struct shown_token token,
+                     struct api_error *err) {
+    struct shown_token *shown = realloc(params->shown, (params->n_shown + 1) * sizeof(*shown));
+    if (!shown) return api_error_no_memory(err);
+    params->shown = shown;
+    params->shown[params->n_shown++] = token;
+    return 0;
+}
+
 int thoughts_show_mark(struct sampling_params *params, const char *mark, char byte,
                        const struct tokenizer *tokenizer, struct api_error *err) {
     uint32_t id;
     if (!tokenizer || !tokenizer_find_added(tokenizer, mark, strlen(mark), &id) ||
         !tokenizer_is_special(tokenizer, id))
         return 0;
-    struct shown_token *shown = realloc(params->shown, (params->n_shown + 1) * sizeof(*shown));
-    if (!shown) return api_error_no_memory(err);
-    params->shown = shown;
-    params->shown[params->n_shown++] = (struct shown_token){.token = id, .byte = byte};
-    return 0;
+    return add_shown(params, (struct shown_token){.token = id, .byte = byte}, err);
+}
+
+/* Hides tokens, special or not. */
+static int hide(struct sampling_params *params, const char *const *marks,
+                const struct tokenizer *tokenizer, struct api_error *err) {
+    int rc = 0;
+    for (uint32_t id; tokenizer && *marks && !rc; marks++)
+        if (tokenizer_find_added(tokenizer, *marks, strlen(*marks), &id))
+            rc = add_shown(params, (struct shown_token){.token = id, .is_hidden = true}, err);
+    return rc;
 }
 
 int thoughts_show(struct sampling_params *params, enum thought_form form,
@@ -31,7 +46,8 @@ int thoughts_show(struct sampling_params *params, enum thought_form form,
     int rc = 0;
     if (tags) {
         rc = thoughts_show_mark(params, tags->begin, 0, tokenizer, err);
-        return rc ? rc : thoughts_show_mark(params, tags->end, 0, tokenizer, err);
+        if (!rc) rc = thoughts_show_mark(params, tags->end, 0, tokenizer, err);
+        return rc ? rc : hide(params, tags->hidden, tokenizer, err);
     }
     for (const struct channel_mark *mark = channel_marks; mark->token && !rc; mark++)
         rc = thoughts_show_mark(params, mark->token, mark->byte, tokenizer, err);
