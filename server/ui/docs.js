@@ -56,20 +56,25 @@ function closed(className, head, build) {
   return part;
 }
 
+/* What a member may be.  That it may be null is left out, as all members may that are not required. */
+function valueOf(member, isRequired) {
+  if (isRequired) return `${wordsOf(member)} (required)`;
+  return choicesOf(member).filter(({type}) => type !== 'null').map(wordsOf).join(' or ') || wordsOf(member);
+}
+
 function rowOf(name, member, isRequired) {
-  const inner = follow(member);
-  return make('tr', {}, make('th', {scope: 'row'}, name),
-    make('td', {}, wordsOf(member) + (isRequired ? ' (required)' : '')),
-    make('td', {}, member.description ?? inner.description ?? ''));
+  return make('tr', {}, make('th', {scope: 'row'}, name), make('td', {}, valueOf(member, isRequired)),
+    make('td', {}, member.description ?? follow(member).description ?? ''));
 }
 
 const isRefused = ([, member]) => member.description?.startsWith('Not supported');
 
-/* The members of an object, and below them the objects that these have.  Members that are refused are
- * named in a line. */
+/* The members of an object, the required ones first, and below them the objects that these have.  Members
+ * that are refused are named in a line. */
 function tableOf(schema) {
   const all = Object.entries(schema.properties), required = schema.required ?? [];
   const refused = all.filter(isRefused).map(([name]) => name), members = all.filter((each) => !isRefused(each));
+  members.sort(([one], [other]) => required.includes(other) - required.includes(one));
   const head = ['Name', 'Value', 'What it says'].map((text) => make('th', {scope: 'col'}, text));
   const parts = members.flatMap(([name, member]) => objectsOf(member, name));
   return [
