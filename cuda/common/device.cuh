@@ -188,6 +188,13 @@ static __device__ __forceinline__ uint8_t fp8_code(float x) {
     return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
 }
 
+/* Returns the scale with which `largest`, or `most` > 0 if that is less, becomes E4M3's largest. */
+static __device__ __forceinline__ float fp8_scale_for(float largest, float most) {
+    const float e4m3_most = 448.0f, least = 1.0f / (e4m3_most * 512.0f); /* of what is all 0 */
+    if (most > 0.0f) largest = fminf(largest, most);
+    return fmaxf(largest * (1.0f / e4m3_most), least);
+}
+
 /* Returns two codes, that of x in the lower byte. */
 static __device__ __forceinline__ uint16_t fp8_codes(float x, float y) {
     return __nv_cvt_float2_to_fp8x2(make_float2(x, y), __NV_SATFINITE, __NV_E4M3);

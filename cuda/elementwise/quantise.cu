@@ -7,7 +7,8 @@
  * A scale makes the largest element of its row or group E4M3's largest, 448.  A row is also
  * normalised on the way, or is gate * up, so neither is written as bf16 and read again.
  *
- * Grid:   one block per row; a thread holds up to MOST_HELD vectors of 8 elements in registers.
+ * Grid:   one block per row; a thread holds up to MOST_HELD vectors of 8 elements in registers, as
+ *         bf16, so that a multiprocessor has more rows at a time.
  * Bound:  memory, each input and output once.     Oracle: tests/cuda/test_rounded.c. */
 #include "cuda/common/device.cuh"
 
@@ -15,7 +16,6 @@ typedef __nv_bfloat16 bf16;
 
 enum { VECTOR = 8, GROUP_LANES = QUANTISE_GROUP / VECTOR };
 enum { FEW_HELD = 4, MOST_HELD = 8, MOST_THREADS = 1024 }; /* vectors of a thread; of a block */
-static constexpr float E4M3_MOST = 448.0f;
 
 enum quantise_source { FROM_ROWS, FROM_NORM, FROM_GATE };
 
@@ -37,70 +37,77 @@ static __device__ __forceinline__ void unpack_eight(uint4 v, float (&x)[VECTOR])
     }
 }
 
-/* Reads the thread's vectors of the block's row; a gate's results are rounded to bf16, as they are
- * where nothing is quantised. */
+static __device__ __forceinline__ uint32_t gate_pair(uint32_t gate, uint32_t up,
+                                                     enum gate_kind kind) {
+    const float2 g = unpack_bf16(gate), u = unpack_bf16(up);
+    return pack_bf16(gate_mul_short(g.x, u.x, kind), gate_mul_short(g.y, u.y, kind));
+}
+
+/* Reads the thread's vectors of the block's row, which stay bf16 because registers then hold more
+ * rows at a time.  A gate's results are rounded to bf16, as they are where nothing is quantised. */
 template <enum quantise_source FROM, int HELD>
 static __device__ __forceinline__ void read_row(const struct quantise_params &p,
-                                                float (&x)[HELD][VECTOR]) {
+                                                uint4 (&held)[HELD]) {
     const uint32_t n = p.dim / VECTOR;
     const uint4 *from =
         static_cast<const uint4 *>(p.x) + (size_t)blockIdx.x * (FROM == FROM_GATE ? 2 * n : n);
-    uint4 held[HELD], up[HELD];
+    uint4 up[HELD];
 #pragma unroll
     for (int k = 0; k < HELD; k++) {
         const uint32_t i = threadIdx.x + k * blockDim.x;
         held[k] = i < n ? from[i] : make_uint4(0, 0, 0, 0);
         if (FROM == FROM_GATE) up[k] = i < n ? from[i + n] : make_uint4(0, 0, 0, 0);
     }
+    if constexpr (FROM == FROM_GATE) {
 #pragma unroll
-    for (int k = 0; k < HELD; k++) {
-        float y[VECTOR];
-        unpack_eight(held[k], x[k]);
-        if (FROM != FROM_GATE) continue;
-        unpack_eight(up[k], y);
-#pragma unroll
-        for (int j = 0; j < VECTOR; j++)
-            x[k][j] = to_float(__float2bfloat16_rn(gate_mul(x[k][j], y[j], p.kind)));
+        for (int k = 0; k < HELD; k++)
+            held[k] = make_uint4(
+                gate_pair(held[k].x, up[k].x, p.kind), gate_pair(held[k].y, up[k].y, p.kind),
+                gate_pair(held[k].z, up[k].z, p.kind), gate_pair(held[k].w, up[k].w, p.kind));
     }
 }
 
-/* Reads eight elements of the norm's weight. */
-static __device__ __forceinline__ void read_weight(const struct quantise_params &p, uint32_t i,
-                                                   float (&w)[VECTOR]) {
-    if (p.norm_element == ELEMENT_BF16) {
-        unpack_eight(__ldg(static_cast<const uint4 *>(p.norm_weight) + i), w);
-        return;
-    }
+/* Reads the weights of the norm for the thread's vectors, if they are bf16.  They never change, so
+ * this may come before the wait for the kernel before. */
+template <enum quantise_source FROM, int HELD>
+static __device__ __forceinline__ void read_weights(const struct quantise_params &p,
+                                                    uint4 (&weights)[HELD]) {
+    if constexpr (FROM == FROM_NORM) {
+        if (p.norm_element != ELEMENT_BF16) return;
 #pragma unroll
-    for (int j = 0; j < VECTOR; j++)
-        w[j] = load_element(p.norm_weight, (size_t)i * VECTOR + j, p.norm_element);
+        for (int k = 0; k < HELD; k++)
+            weights[k] = __ldg(static_cast<const uint4 *>(p.norm_weight) +
+                               min(threadIdx.x + k * blockDim.x, p.dim / VECTOR - 1));
+    }
 }
 
+/* Returns what the norm multiplies the row by, besides its weights. */
 template <int HELD>
-static __device__ __forceinline__ void normalise(const struct quantise_params &p, float *shared,
-                                                 float (&x)[HELD][VECTOR]) {
+static __device__ __forceinline__ float norm_scale(const struct quantise_params &p, float *shared,
+                                                   const uint4 (&held)[HELD]) {
     float sum = 0.0f;
 #pragma unroll
-    for (int k = 0; k < HELD; k++)
-#pragma unroll
-        for (int j = 0; j < VECTOR; j++) sum += x[k][j] * x[k][j];
-    const float scale = rsqrtf(block_sum(sum, shared) / (float)p.dim + p.eps);
-#pragma unroll
-    for (int k = 0; k < HELD; k++) {
-        const uint32_t i = threadIdx.x + k * blockDim.x;
-        float w[VECTOR];
-        if (i >= p.dim / VECTOR) break;
-        read_weight(p, i, w);
-#pragma unroll
-        for (int j = 0; j < VECTOR; j++) x[k][j] *= scale * w[j];
-    }
+    for (int k = 0; k < HELD; k++) sum += sum_squares(held[k]);
+    return rsqrtf(block_sum(sum, shared) / (float)p.dim + p.eps);
 }
 
-/* Returns the scale for elements of which `largest` is the largest. */
-static __device__ __forceinline__ float scale_for(const struct quantise_params &p, float largest) {
-    const float least = 1.0f / (E4M3_MOST * 512.0f); /* of rows that are 0 */
-    if (p.most > 0.0f) largest = fminf(largest, p.most);
-    return fmaxf(largest * (1.0f / E4M3_MOST), least);
+/* Unpacks vector i, which the thread holds, and normalises it; `weights` are of read_weights(). */
+template <enum quantise_source FROM>
+static __device__ __forceinline__ void elements_of(const struct quantise_params &p, uint32_t i,
+                                                   uint4 held, uint4 weights, float norm,
+                                                   float (&x)[VECTOR]) {
+    float w[VECTOR];
+    unpack_eight(held, x);
+    if (FROM != FROM_NORM || i >= p.dim / VECTOR) return;
+    if (p.norm_element == ELEMENT_BF16) {
+        unpack_eight(weights, w);
+    } else {
+#pragma unroll
+        for (int j = 0; j < VECTOR; j++)
+            w[j] = load_element(p.norm_weight, (size_t)i * VECTOR + j, p.norm_element);
+    }
+#pragma unroll
+    for (int j = 0; j < VECTOR; j++) x[j] *= norm * w[j];
 }
 
 static __device__ __forceinline__ float largest_of(const float (&x)[VECTOR]) {
@@ -124,41 +131,51 @@ static __device__ __forceinline__ void store_codes(const struct quantise_params 
 template <enum quantise_source FROM, int HELD>
 static __global__ void quantise_kernel(struct quantise_params p) {
     __shared__ float sums[32], largests[32];
-    float x[HELD][VECTOR], largest = 0.0f;
+    float x[VECTOR], largest = 0.0f;
+    uint4 held[HELD], weights[HELD];
     let_next_start();
+    read_weights<FROM>(p, weights);
     wait_for_previous();
-    read_row<FROM>(p, x);
-    if (FROM == FROM_NORM) normalise(p, sums, x);
+    read_row<FROM>(p, held);
+    const float norm = FROM == FROM_NORM ? norm_scale(p, sums, held) : 1.0f;
 #pragma unroll
-    for (int k = 0; k < HELD; k++) largest = fmaxf(largest, largest_of(x[k]));
-    const float scale = scale_for(p, block_max(largest, largests));
+    for (int k = 0; k < HELD; k++) {
+        elements_of<FROM>(p, threadIdx.x + k * blockDim.x, held[k], weights[k], norm, x);
+        largest = fmaxf(largest, largest_of(x));
+    }
+    const float scale = fp8_scale_for(block_max(largest, largests), p.most), factor = 1.0f / scale;
     if (threadIdx.x == 0) p.scales[blockIdx.x] = scale;
 #pragma unroll
     for (int k = 0; k < HELD; k++) {
         const uint32_t i = threadIdx.x + k * blockDim.x;
-        if (i < p.dim / VECTOR) store_codes(p, i, x[k], 1.0f / scale);
+        if (i >= p.dim / VECTOR) break;
+        elements_of<FROM>(p, i, held[k], weights[k], norm, x);
+        store_codes(p, i, x, factor);
     }
 }
 
 template <enum quantise_source FROM, int HELD>
 static __global__ void quantise_groups_kernel(struct quantise_params p) {
     __shared__ float sums[32];
-    float x[HELD][VECTOR];
+    uint4 held[HELD], weights[HELD];
     let_next_start();
+    read_weights<FROM>(p, weights);
     wait_for_previous();
-    read_row<FROM>(p, x);
-    if (FROM == FROM_NORM) normalise(p, sums, x);
+    read_row<FROM>(p, held);
+    const float norm = FROM == FROM_NORM ? norm_scale(p, sums, held) : 1.0f;
 #pragma unroll
     for (int k = 0; k < HELD; k++) {
         const uint32_t i = threadIdx.x + k * blockDim.x;
-        float largest = largest_of(x[k]);
+        float x[VECTOR];
+        elements_of<FROM>(p, i, held[k], weights[k], norm, x);
+        float largest = largest_of(x);
         for (int step = GROUP_LANES / 2; step > 0; step /= 2)
             largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, step));
-        const float scale = scale_for(p, largest);
+        const float scale = fp8_scale_for(largest, p.most);
         if (i >= p.dim / VECTOR) continue;
         if (threadIdx.x % GROUP_LANES == 0)
             p.scales[(size_t)(i / GROUP_LANES) * p.scale_stride + blockIdx.x] = scale;
-        store_codes(p, i, x[k], 1.0f / scale);
+        store_codes(p, i, x, 1.0f / scale);
     }
 }
 
