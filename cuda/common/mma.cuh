@@ -92,6 +92,14 @@ static __device__ __forceinline__ void load_matrix_trans(uint32_t (&r)[4], share
                  : "memory");
 }
 
+/* Stores four 8 x 8 matrices; lane l names row l % 8 of matrix l / 8.  Needs 9.0. */
+static __device__ __forceinline__ void store_matrix(shared_at to, uint32_t (&r)[4]) {
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to.address),
+        "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+        : "memory");
+}
+
 /* Stores four 8 x 8 matrices, each transposed; lane l names row l % 8 of matrix l / 8.  Needs
  * 9.0. */
 static __device__ __forceinline__ void store_matrix_trans(shared_at to, const uint32_t (&r)[4]) {

@@ -190,6 +190,41 @@ static __device__ __forceinline__ void bulk_load(shared_at to, const void *from,
                  : "memory");
 }
 
+/* Starts copying a box from shared memory to the matrix, at (column, row).  What lies past the
+ * matrix's end is not written. */
+static __device__ __forceinline__ void tensor_store(const CUtensorMap *map, int column, int row,
+                                                    shared_at from) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map),
+        "r"(column), "r"(row), "r"(from.address)
+        : "memory");
+}
+
+/* Starts adding a box to the matrix; each sum is rounded to the matrix's elements. */
+static __device__ __forceinline__ void tensor_add(const CUtensorMap *map, int column, int row,
+                                                  shared_at from) {
+    asm volatile(
+        "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%0, {%1, %2}], "
+        "[%3];" ::"l"(map),
+        "r"(column), "r"(row), "r"(from.address)
+        : "memory");
+}
+
+/* Makes a group of the thread's stores since the last one. */
+static __device__ __forceinline__ void stores_commit() {
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+/* Waits until at most N groups of the thread's stores have not read shared memory. */
+template <int N> static __device__ __forceinline__ void stores_wait_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
+}
+
+/* Waits until the thread's stores are visible. */
+static __device__ __forceinline__ void stores_wait() {
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
 /* Returns true in one lane of a warp, always the same.  The compiler knows that it is one, so it
  * hands a copy's operands over without a loop over lanes. */
 static __device__ __forceinline__ bool elect_lane() {

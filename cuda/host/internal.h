@@ -247,6 +247,7 @@ struct cuda_backend {
     struct rounded_memory {
         void *memory; /* device */
         size_t bytes;
+        void *codes;           /* where that input is: in `memory`, or where the gate left it */
         uint32_t most_columns; /* of such inputs; 0: no weight asks for them */
         /* What the next product's input would be, had it not been rounded already; or NULL. */
         const void *of;
@@ -432,10 +433,12 @@ int rounded_weight(const struct weight *host, struct weight *out, struct error *
 int rounded_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
 /* Says whether kernels take all parts of a product with its input rounded, and are to do so. */
 bool product_rounds(const struct cuda_backend *cuda, const struct product *p);
-/* Cuts a product if kernels with rounded inputs take a multiple of FP8_SCALE_ROWS of its rows only.
- * *most has all but the last few, *rest has those.  False: such kernels take all rows, or none. */
-bool product_cut(const struct cuda_backend *cuda, const struct product *p, struct product *most,
-                 struct product *rest);
+/* Makes *p, the gated product of args, leave its results as the next product reads them.  Changes
+ * nothing if that does not round its input, or no kernel of *p does. */
+void gated_round(const struct cuda_backend *cuda, const struct gated_args *args, struct product *p);
+/* Notes, after the launch of *p, where it has left them. */
+void gated_rounded(struct cuda_backend *cuda, const struct gated_args *args,
+                   const struct product *p);
 /* Rounds the input, unless it is there already, and makes *p a product of it, without a norm. */
 int product_round(struct cuda_backend *cuda, struct product *p, struct error *err);
 /* Rounds what the gate makes of gate and up for args->next, if that rounds its input.  Else writes

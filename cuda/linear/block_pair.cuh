@@ -1,5 +1,5 @@
-/* block_pair.cuh - what linear_wide.cu and linear_gated.cu share: clusters of two blocks, each of
- * which copies a part of a stage to both.
+/* block_pair.cuh - what linear_wide.cu, linear_gated.cu and linear_fp8.cu share: clusters of two
+ * blocks, each of which copies a part of a stage to both.
  *
  *   full[stage]    a block's own: the bytes that both blocks copy to it have arrived
  *   empty[stage]   the warpgroups of both blocks have read their stage, because both are copied to
@@ -21,6 +21,26 @@ enum {
 /* Returns the block's number in its cluster. */
 static __device__ __forceinline__ uint32_t cluster_rank() {
     return blockIdx.x % CLUSTER;
+}
+
+/* Returns the warpgroup, of which the compiler then knows that it is the same for a warp. */
+static __device__ __forceinline__ uint32_t warpgroup() {
+    return __shfl_sync(0xffffffffu, threadIdx.x / GROUP_THREADS, 0);
+}
+
+/* Transposes 4 x 4 words, of which four neighbouring lanes have a row each. */
+static __device__ __forceinline__ void transpose_words(uint32_t (&x)[4]) {
+#pragma unroll
+    for (int bit = 1; bit < 4; bit *= 2) {
+        const bool upper = threadIdx.x & bit;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (i & bit) continue;
+            const uint32_t got = __shfl_xor_sync(0xffffffffu, upper ? x[i] : x[i | bit], bit);
+            x[i] = upper ? got : x[i];
+            x[i | bit] = upper ? x[i | bit] : got;
+        }
+    }
 }
 
 /* Makes the barriers of all stages, for blocks of n_groups warpgroups of consumers and two

@@ -15,7 +15,8 @@
  * number.  What none of these takes is "unpacked": widened to bf16 in slabs, for which a kernel of
  * the above is chosen.
  *
- * Products whose x is rounded to E4M3 are "wide" up to 256 rows, and of cuBLASLt else.
+ * Products whose x is rounded to E4M3 are "wide" up to 256 rows, 128 with scales of blocks.  More
+ * rows are "fp8", but from 257 to 511 rows of one scale each, which are of cuBLASLt.
  *
  * A batch-invariant backend takes "invariant", whose sums have one order, or "any", for any number
  * of rows.
@@ -33,13 +34,13 @@
 
 enum { ALIGN = 16, WIDTH = 8 };         /* of bf16 that is read in vectors: bytes, elements */
 enum { SMALL_BYTES = 4 << 20 };         /* see is_small() */
+enum { FP8_FROM = 512 };                /* rows with a scale each: fewer are faster by cuBLASLt */
 enum { BF16_BYTES = 2, F32_BYTES = 4 }; /* of results */
-enum { WIDE_BLOCK_ROWS = 96 };          /* with scales of blocks: more are faster by cuBLASLt */
 
 /* Only the list names them. */
-product_open open_stream, open_packed_stream, open_wide, open_gated, open_packed_wide;
+product_open open_stream, open_packed_stream, open_wide, open_gated, open_fp8, open_packed_wide;
 product_launch launch_few, launch_stream, launch_packed_stream, launch_wide, launch_gated,
-    launch_cublaslt, launch_invariant, launch_any, launch_unpacked, launch_packed_wide;
+    launch_fp8, launch_cublaslt, launch_invariant, launch_any, launch_unpacked, launch_packed_wide;
 
 static bool aligned(const void *p, size_t to) {
     return (uintptr_t)p % to == 0;
@@ -113,7 +114,6 @@ static bool wide_fits(const struct product_device *device, const struct product 
 /* Leaves products of more than WIDE_WHOLE_ROWS rows to cuBLASLt, which is faster, but for gated
  * ones and long sums. */
 static float wide_cost(const struct product_device *device, const struct product *p) {
-    if (has_blocks(p)) return p->gated || p->n_rows <= WIDE_BLOCK_ROWS ? 2 : PRODUCT_NEVER;
     if (p->x_scales) return 2;
     const uint32_t from = is_small(p) ? FEW_MAX_ROWS + 1 : device->wide_from;
     bool pays = p->n_rows >= from && !p->is_partial;
@@ -138,14 +138,28 @@ static float gated_cost(const struct product_device *device, const struct produc
     return pays ? 1 : PRODUCT_NEVER;
 }
 
+static bool fp8_fits(const struct product_device *device, const struct product *p) {
+    bool fits = device->n_fp8_clusters > 0 && is_rounded(p);
+    for (uint32_t i = 0; i < (p->gated ? 1 : p->n_parts); i++) {
+        const struct product_part *part = &p->parts[i];
+        fits &= part->n_out % WIDTH == 0 && part->y_stride % WIDTH == 0 && aligned(part->y, ALIGN);
+    }
+    return fits;
+}
+
+static float fp8_cost(const struct product_device *device, const struct product *p) {
+    (void)device;
+    return has_blocks(p) || p->n_rows >= FP8_FROM ? 3 : PRODUCT_NEVER;
+}
+
 /* Looks at the joined parts as one, whose result and bias are the first part's. */
 static bool cublaslt_fits(const struct product_device *device, const struct product *p) {
     const struct product_part *part = &p->parts[0];
     (void)device;
-    if (has_blocks(p) && p->n_rows % FP8_SCALE_ROWS != 0) return false;
-    return !p->gated && product_is_joined(p) && (p->x_scales ? is_rounded(p) : is_bf16(p)) &&
-           part->n_out % WIDTH == 0 && product_join(p).parts[0].n_out % WIDTH == 0 &&
-           part->y_stride % WIDTH == 0 && aligned(part->y, ALIGN) &&
+    return !p->gated && product_is_joined(p) && !has_blocks(p) &&
+           (p->x_scales ? is_rounded(p) : is_bf16(p)) && part->n_out % WIDTH == 0 &&
+           product_join(p).parts[0].n_out % WIDTH == 0 && part->y_stride % WIDTH == 0 &&
+           aligned(part->y, ALIGN) &&
            (!part->bias ||
             (part->bias_dtype == ELEMENT_BF16 && aligned(part->bias, ALIGN) && !p->y_f32));
 }
@@ -260,6 +274,13 @@ const struct product_kernel product_kernels[] = {
      .fits = gated_fits,
      .cost = gated_cost,
      .launch = launch_gated},
+    {.name = "fp8",
+     .open = open_fp8,
+     .fits = fp8_fits,
+     .cost = fp8_cost,
+     .launch = launch_fp8,
+     .takes_codes = true,
+     .rounds = true},
     {.name = "cublaslt",
      .fits = cublaslt_fits,
      .cost = cublaslt_cost,

@@ -44,22 +44,18 @@ static void matmul_fini(const struct blas *blas, struct matmul *m) {
     if (m->y) blas->layout_destroy(m->y);
 }
 
-/* Describes the scales of E4M3.  Sums of rows are added in as many bits as wgmma has.  That is
+/* Describes the scales of rows of E4M3.  Sums are added in as many bits as wgmma has.  That is
  * faster, and loses far less than the rounding of x does. */
 static cublasStatus_t set_scales(const struct blas *blas, const struct matmul *m,
-                                 enum product_mode mode, const struct matmul_inputs *in) {
-    const bool blocks = mode == MODE_FP8_BLOCKS;
-    const cublasLtMatmulMatrixScale_t w_kind = blocks ? CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F
-                                                      : CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F,
-                                      x_kind = blocks ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F
-                                                      : CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
-    const int8_t fast = !blocks;
+                                 const struct matmul_inputs *in) {
+    const cublasLtMatmulMatrixScale_t kind = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    const int8_t fast = 1;
     const struct {
         cublasLtMatmulDescAttributes_t attribute;
         const void *value;
         size_t bytes;
-    } settings[] = {{CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &w_kind, sizeof(w_kind)},
-                    {CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &x_kind, sizeof(x_kind)},
+    } settings[] = {{CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &kind, sizeof(kind)},
+                    {CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &kind, sizeof(kind)},
                     {CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &in->w_scales, sizeof(in->w_scales)},
                     {CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &in->x_scales, sizeof(in->x_scales)},
                     {CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof(fast)}};
@@ -80,7 +76,7 @@ static cublasStatus_t matmul_init(const struct blas *blas, struct matmul *m,
     cublasStatus_t s = blas->desc_create(&m->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     if (!s)
         s = blas->desc_set(m->desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed));
-    if (!s && key->mode != MODE_BF16) s = set_scales(blas, m, key->mode, in);
+    if (!s && key->mode != MODE_BF16) s = set_scales(blas, m, in);
     if (!s && in->bias) {
         s = blas->desc_set(m->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue));
         if (!s)

@@ -155,18 +155,11 @@ static int run_rounded(struct cuda_backend *cuda, struct product *p, struct erro
 }
 
 static int run_parts(struct cuda_backend *cuda, const struct linear_args *args, struct error *err) {
-    struct product p, most, rest;
+    struct product p;
     int rc = 0;
     for (uint32_t first = 0; first < args->n_parts && !rc; first += p.n_parts) {
         p = product_of(args, first);
-        if (product_rounds(cuda, &p)) {
-            rc = run_rounded(cuda, &p, err);
-        } else if (product_cut(cuda, &p, &most, &rest)) {
-            rc = run_rounded(cuda, &most, err);
-            if (!rc) rc = run_rounded(cuda, &rest, err);
-        } else {
-            rc = product_run(cuda, &p, err);
-        }
+        rc = product_rounds(cuda, &p) ? run_rounded(cuda, &p, err) : product_run(cuda, &p, err);
     }
     return rc;
 }
@@ -207,9 +200,7 @@ int cuda_linear(struct backend *be, const struct linear_args *args, struct error
 /* Chooses a kernel for the gated product *p of both parts; NULL: they are products of their own. */
 static const struct product_kernel *choose_gated(const struct cuda_backend *cuda,
                                                  const struct product *p) {
-    struct product most, rest;
     const bool is_one_format = p->n_parts == 2;
-    if (product_cut(cuda, p, &most, &rest)) return NULL;
     return is_one_format ? product_choose(&cuda->products, p) : NULL;
 }
 
@@ -246,6 +237,7 @@ int cuda_gated(struct backend *be, const struct gated_args *args, struct error *
     const bool rounds = !p.is_partial && product_rounds(cuda, &p);
     if (rounds) rc = product_round(cuda, &p, err);
     if (rc) return rc;
+    if (rounds) gated_round(cuda, args, &p);
     const struct product_kernel *kernel = choose_gated(cuda, &p);
     if (args->norm && !rounds && !(kernel && kernel->takes_norm)) {
         rc = normalise(be, &both, err);
@@ -256,7 +248,11 @@ int cuda_gated(struct backend *be, const struct gated_args *args, struct error *
         /* Answers' bits depend on this: gate and up are rounded before they meet. */
         if (kernel && kernel->takes_norm) kernel = NULL;
     }
-    if (kernel) return launch(cuda, kernel, &p, err);
+    if (kernel) {
+        rc = launch(cuda, kernel, &p, err);
+        gated_rounded(cuda, args, &p);
+        return rc;
+    }
     rc = rounds ? run_apart(cuda, &both, &p, err) : run_parts(cuda, &both, err);
     return rc ? rc : gate_mul_or_round(cuda, args, err);
 }

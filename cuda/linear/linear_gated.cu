@@ -144,11 +144,6 @@ static __device__ __forceinline__ void load_x(const struct gated_params &g, Plan
 /* ---- consumers: gate's sums of a thread are sums[4 j + 2 h + e], of row lane / 4 + 8 h of the
  * warp's 16 and of output 8 j + lane % 4 * 2 + e; up's are as many, behind them ---- */
 
-/* Returns the warpgroup, of which the compiler then knows that it is the same for a warp. */
-static __device__ __forceinline__ uint32_t warpgroup() {
-    return __shfl_sync(0xffffffffu, threadIdx.x / GROUP_THREADS, 0);
-}
-
 template <class Plan, int N>
 static __device__ __forceinline__ void start_stage(Plan *plan, const typename Plan::place &at,
                                                    uint32_t group, float (&sums)[N], bool add) {
@@ -190,21 +185,6 @@ static __device__ __forceinline__ void hold(const float (&sums)[N], struct held_
     for (int i = 0; i < N / 2; i += 2) {
         held->gate[i / 2 % 2][i / 4] = pack_bf16(sums[i], sums[i + 1]);
         held->up[i / 2 % 2][i / 4] = pack_bf16(sums[i + N / 2], sums[i + N / 2 + 1]);
-    }
-}
-
-/* Transposes 4 x 4 words, of which four neighbouring lanes have a row each. */
-static __device__ __forceinline__ void transpose_words(uint32_t (&x)[4]) {
-#pragma unroll
-    for (int bit = 1; bit < 4; bit *= 2) {
-        const bool upper = threadIdx.x & bit;
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            if (i & bit) continue;
-            const uint32_t got = __shfl_xor_sync(0xffffffffu, upper ? x[i] : x[i | bit], bit);
-            x[i] = upper ? got : x[i];
-            x[i | bit] = upper ? x[i | bit] : got;
-        }
     }
 }
 

@@ -38,6 +38,15 @@ struct product_part {
                         has a bias: both can be computed as one matrix */
 };
 
+/* Where the results of a gated product are wanted as E4M3, with a scale for each FP8_BLOCK outputs
+ * of a row.  The members are as in quantise_params. */
+struct rounded_result {
+    uint8_t *codes; /* NULL: bf16 results are wanted */
+    float *scales;
+    uint32_t scale_stride;
+    float most;
+};
+
 /* The parameters of every product kernel: y = x W^T (+ b), or y += x W^T (+ b) if accumulate, for
  * all parts.  With norm_weight the product is of RMSNorm(x).  If gated, the two parts are gate and
  * up, and only parts[0].y is written: kind(gate) * up.  A kernel's fits() says what it takes. */
@@ -57,6 +66,7 @@ struct product {
     enum element norm_dtype; /* of norm_weight */
     const void *norm_weight; /* [n_in], or NULL */
     float eps;
+    struct rounded_result rounded;
     bool gated, accumulate, y_f32;
     bool is_partial; /* the operation has more parts than these */
     enum gate_kind kind;
@@ -116,6 +126,7 @@ struct product_device {
     struct wide_device wide;
     uint32_t wide_from; /* rows from which the wide kernel is faster than the stream kernel */
     uint32_t n_gated_clusters; /* of the gated kernel, that run at the same time; 0: none */
+    uint32_t n_fp8_clusters;   /* of the fp8 kernel, alike */
     struct packed_wide_device packed_wide;
     void *slab; /* slab.h; NULL: no weight was loaded that needs it */
 };
@@ -144,6 +155,7 @@ struct product_kernel {
     bool is_invariant; /* a row's bits depend on nothing but the row and the weights */
     bool takes_norm;
     bool takes_codes; /* it takes products whose x has scales, or these only: fits() says so */
+    bool rounds;      /* it leaves results as E4M3 where product.rounded says so */
     bool takes_idle;  /* it counts multiprocessors as taken that the kernel before leaves idle */
 };
 

@@ -19,12 +19,11 @@
 #include "engine/device/step.h"
 
 enum { SCALES_ALIGN = 256 };
-enum { BLOCKS_AT_ONCE = 4 }; /* of a row: cuBLASLt reads their scales so */
-enum { ROUNDS_FROM = 1 };    /* rows */
+enum { ROUNDS_FROM = 1 }; /* rows */
 
 void rounded_open(struct cuda_backend *cuda) {
     const struct product_device *d = &cuda->products;
-    const bool can = d->wide.n_clusters > 0 && d->n_gated_clusters > 0 && !cuda->batch_invariant;
+    const bool can = d->wide.n_clusters > 0 && d->n_fp8_clusters > 0 && !cuda->batch_invariant;
     cuda->base.rounds_inputs_from =
         can && cuda->base.input_rounding != ROUND_NEVER ? ROUNDS_FROM : 0;
 }
@@ -39,8 +38,7 @@ bool cuda_rounds(const struct backend *be, const struct weight *w) {
                blocks_fit = has_blocks(f) ? f->block_rows == FP8_BLOCK && f->block_cols == FP8_BLOCK
                                           : f->block_rows <= 1;
     return be->rounds_inputs_from > 0 && f->element == ELEMENT_E4M3 && is_f32 && !f->has_min &&
-           blocks_fit && w->n_stacked == 1 &&
-           w->cols % (has_blocks(f) ? BLOCKS_AT_ONCE * FP8_BLOCK : FP8_BLOCK) == 0 &&
+           blocks_fit && w->n_stacked == 1 && w->cols % FP8_BLOCK == 0 &&
            w->rows % (has_blocks(f) ? FP8_BLOCK : FP8_ROWS_ALIGN) == 0;
 }
 
@@ -102,28 +100,15 @@ bool product_rounds(const struct cuda_backend *cuda, const struct product *p) {
     return fits;
 }
 
-bool product_cut(const struct cuda_backend *cuda, const struct product *p, struct product *most,
-                 struct product *rest) {
-    const uint32_t n = p->n_rows % FP8_SCALE_ROWS, first = p->n_rows - n;
-    const size_t y_bytes = p->y_f32 ? sizeof(float) : sizeof(uint16_t);
-    if (n == 0 || first == 0 || !p->rounds_input || product_rounds(cuda, p)) return false;
-    *most = *rest = *p;
-    most->n_rows = first;
-    rest->n_rows = n;
-    rest->x = (const uint16_t *)p->x + (size_t)first * p->n_in;
-    for (uint32_t i = 0; i < p->n_parts; i++)
-        rest->parts[i].y = (char *)p->parts[i].y + first * p->parts[i].y_stride * y_bytes;
-    return product_rounds(cuda, most) && product_rounds(cuda, rest);
-}
-
 /* Rounds the input as params say, whose codes and scales it sets, and makes *p a product of it. */
 static int round_input(struct cuda_backend *cuda, struct product *p, struct quantise_params *params,
                        struct error *err) {
     struct rounded_memory *m = &cuda->rounded;
     int rc = device_reserve(cuda, &m->memory, &m->bytes, input_bytes(p->n_rows, p->n_in), err);
     if (rc) return rc;
-    take_codes(m->memory, code_bytes(p->n_rows, p->n_in), p);
-    params->codes = m->memory;
+    m->codes = m->memory;
+    take_codes(m->codes, code_bytes(p->n_rows, p->n_in), p);
+    params->codes = m->codes;
     params->scales = (float *)p->x_scales;
     params->n_rows = p->n_rows;
     params->dim = p->n_in;
@@ -139,12 +124,48 @@ int product_round(struct cuda_backend *cuda, struct product *p, struct error *er
     const bool is_there = m->of && m->of == p->x;
     m->of = NULL;
     if (!is_there) return round_input(cuda, p, &params, err);
-    take_codes(m->memory, code_bytes(p->n_rows, p->n_in), p);
+    take_codes(m->codes, code_bytes(p->n_rows, p->n_in), p);
     return 0;
 }
 
-int gate_mul_or_round(struct cuda_backend *cuda, const struct gated_args *args, struct error *err) {
+/* Returns the product that reads what the gate makes; its parts are none if that rounds nothing. */
+static struct product product_behind(const struct gated_args *args) {
     const struct weight *next = args->next;
+    struct product p = {
+        .x = args->out, .n_rows = args->n_rows, .n_in = args->gate->rows, .n_parts = 1};
+    if (!next || !next->rounds_input) return p;
+    p.w_format = next->format;
+    p.rounds_input = true;
+    p.input_most = next->input_most;
+    p.parts[0] = (struct product_part){
+        .w = next->data, .scales = next->scales, .y_stride = next->rows, .n_out = next->rows};
+    return p;
+}
+
+/* Chooses args->out for the codes, of which they take less than half, and for the scales behind
+ * them. */
+void gated_round(const struct cuda_backend *cuda, const struct gated_args *args,
+                 struct product *p) {
+    const struct product behind = product_behind(args);
+    const struct rounded_result wanted = {
+        .codes = args->out,
+        .scales = (float *)((char *)args->out + code_bytes(p->n_rows, behind.n_in)),
+        .scale_stride = (uint32_t)round_up(p->n_rows, FP8_SCALE_ROWS),
+        .most = behind.input_most};
+    const struct product_kernel *kernel = product_choose(&cuda->products, p);
+    if (kernel && kernel->rounds && has_blocks(&p->w_format) && has_blocks(&behind.w_format) &&
+        product_rounds(cuda, &behind))
+        p->rounded = wanted;
+}
+
+void gated_rounded(struct cuda_backend *cuda, const struct gated_args *args,
+                   const struct product *p) {
+    if (!p->rounded.codes) return;
+    cuda->rounded.of = args->out;
+    cuda->rounded.codes = args->out;
+}
+
+int gate_mul_or_round(struct cuda_backend *cuda, const struct gated_args *args, struct error *err) {
     const uint32_t n = args->gate->rows;
     const struct gate_mul_params plain = {.gate_up = args->gate_up,
                                           .out = args->out,
@@ -152,14 +173,7 @@ int gate_mul_or_round(struct cuda_backend *cuda, const struct gated_args *args, 
                                           .dim = n,
                                           .kind = args->kind};
     struct quantise_params params = {.x = args->gate_up, .gated = true, .kind = args->kind};
-    struct product p = {.x = args->out, .n_rows = args->n_rows, .n_in = n, .n_parts = 1};
-    if (next && next->rounds_input) {
-        p.w_format = next->format;
-        p.rounds_input = true;
-        p.input_most = next->input_most;
-        p.parts[0] = (struct product_part){
-            .w = next->data, .scales = next->scales, .y_stride = next->rows, .n_out = next->rows};
-    }
+    struct product p = product_behind(args);
     if (!product_rounds(cuda, &p))
         return cuda_check(cuda, launch_gate_mul(&plain, launch_of(cuda)), "gate_mul", err);
     const int rc = round_input(cuda, &p, &params, err);

@@ -16,6 +16,7 @@ static struct product_device device_of(enum choice_device name) {
                                     .wide = {.fast_memory = name != A100 && name != H100}};
     if (name != A100 && name != H200_WITHOUT_WIDE) device.wide.n_clusters = 66;
     if (name != A100 && name != H200_WITHOUT_GATED) device.n_gated_clusters = 66;
+    if (name != A100) device.n_fp8_clusters = 66;
     return device;
 }
 
@@ -154,10 +155,10 @@ TEST(rounded_inputs_have_kernels_of_their_own) {
     static const struct {
         uint32_t n_rows;
         const char *rows, *rows_gated, *blocks, *blocks_gated;
-    } cases[] = {
-        {1, "wide", "wide", "wide", "wide"},       {128, "wide", "wide", "cublaslt", "wide"},
-        {256, "wide", "wide", "cublaslt", "none"}, {260, "cublaslt", "none", "cublaslt", "none"},
-        {261, "cublaslt", "none", "none", "none"}, {8192, "cublaslt", "none", "cublaslt", "none"}};
+    } cases[] = {{1, "wide", "wide", "wide", "wide"},     {128, "wide", "wide", "wide", "wide"},
+                 {129, "wide", "wide", "fp8", "fp8"},     {256, "wide", "wide", "fp8", "fp8"},
+                 {257, "cublaslt", "none", "fp8", "fp8"}, {511, "cublaslt", "none", "fp8", "fp8"},
+                 {512, "fp8", "fp8", "fp8", "fp8"},       {8192, "fp8", "fp8", "fp8", "fp8"}};
     for (size_t i = 0; i < COUNT(cases); i++) {
         const uint32_t n = cases[i].n_rows;
         assert_string_equal(find_rounded(H200, &down, n, false), cases[i].rows);
