@@ -7,7 +7,7 @@
  * Bound:  memory, the bytes of y.
  * Oracle: sums in double (tests/cuda/test_experts.c). */
 #include "cuda/common/device.cuh"
-#include "cuda/experts/expert_product.h"
+#include "cuda/experts/expert_kernels.h"
 
 enum { N_THREADS = 128, AT_ONCE = 4 };
 

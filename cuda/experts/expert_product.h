@@ -29,11 +29,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "cuda/host/kernels.h"
 #include "engine/device/experts.h"
 #include "engine/device/weight.h"
 
 struct cuda_backend;
+struct error;
 
 #ifdef __cplusplus
 extern "C" {
@@ -67,6 +67,12 @@ struct expert_product {
     struct expert_gate gate;
     void *y; /* [n_pairs, n_out]: bf16 if gated, else as y_f32 says */
     bool y_f32;
+    /* first and pair are not there: the kernel finds its pairs by itself, and if it gathers, it
+     * writes place. */
+    bool finds_order;
+    /* The kernel before this one was not released before the pairs' order was known.  So the order
+     * may be read before the wait for that kernel. */
+    bool order_is_old;
 };
 
 static inline uint32_t expert_n_pairs(const struct expert_order *order) {
@@ -82,39 +88,17 @@ struct expert_kernel {
     const char *name;
     bool (*fits)(const struct cuda_backend *cuda, const struct expert_product *p);
     expert_launch *launch;
+    uint32_t most_rows; /* of a step, with which it is preferred to the kernels below; 0: any */
+    /* It can do without an order of up to so many pairs (finds_order).  0: it cannot.  Then it lets
+     * the next kernel start only when the order is known. */
+    uint32_t finds_pairs;
     bool is_invariant; /* a row's bits depend on nothing but the row and the weights */
     bool writes_f32;   /* it writes y in f32 where it is not gated; else bf16 */
 };
 
-/* The list, in the order of preference; the last one takes everything. */
+/* The list, in the order of preference; the last one takes everything.  most_rows does not count if
+ * sums must not depend on other rows: then one kernel computes any number of rows. */
 extern const struct expert_kernel expert_kernels[];
-
-/* Logits become experts and shares. */
-struct choose_params {
-    const float *logits; /* [n_rows, n_experts] */
-    const float *gates;  /* [n_rows]: products of the shared expert's gate, or NULL */
-    const void *bias, *choice_bias;
-    enum element bias_dtype, choice_bias_dtype;
-    struct routing routing;
-    uint32_t n_rows, n_experts, n_used;
-    uint32_t *experts;
-    float *shares;
-};
-
-/* out += the sum of y over a row's ranks, times their shares. */
-struct combine_params {
-    const uint32_t *place; /* [n_rows, n_used] */
-    const float *shares;   /* [n_rows, n_used + 1] */
-    const void *y;         /* [n_pairs, dim] */
-    const void *shared;    /* [n_rows, dim]: what the shared expert gives, or NULL */
-    bool is_f32;           /* y and shared are; else bf16 */
-    void *out;             /* bf16 [n_rows, dim] */
-    uint32_t n_rows, n_used, dim;
-};
-
-cudaError_t launch_choose(const struct choose_params *p, struct launch launch);
-cudaError_t launch_sort(const struct expert_order *order, struct launch launch);
-cudaError_t launch_combine(const struct combine_params *p, struct launch launch);
 
 #ifdef __cplusplus
 }

@@ -7,7 +7,8 @@
  * Many rows are computed in passes, whose buffers fit MOST_BYTES. */
 #include "engine/device/experts.h"
 
-#include "cuda/experts/expert_product.h"
+#include "cuda/experts/expert_kernels.h"
+#include "cuda/experts/stream_cut.h"
 #include "cuda/host/internal.h"
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
@@ -22,14 +23,26 @@ static bool takes_all(const struct cuda_backend *cuda, const struct expert_produ
     return true;
 }
 
-expert_launch launch_experts_any;
+static bool stream_fits(const struct cuda_backend *cuda, const struct expert_product *p) {
+    struct stream_cut cut;
+    return cuda->expert_stream.n_multiprocessors > 0 && stream_takes(p) &&
+           stream_make_cut(p, &cuda->expert_stream, &cut);
+}
 
-const struct expert_kernel expert_kernels[] = {{"any", takes_all, launch_experts_any, true, true}};
+expert_launch launch_experts_any, launch_experts_stream;
+
+const struct expert_kernel expert_kernels[] = {
+    {"stream", stream_fits, launch_experts_stream, STREAM_MAX_ROWS, STREAM_FIND_PAIRS, true, true},
+    {"stream", stream_fits, launch_experts_stream, 0, STREAM_FIND_PAIRS, true, true},
+    {"any", takes_all, launch_experts_any, 0, 0, true, true}};
 
 static const struct expert_kernel *choose_kernel(const struct cuda_backend *cuda,
                                                  const struct expert_product *p) {
     const struct expert_kernel *k = expert_kernels;
-    while ((cuda->batch_invariant && !k->is_invariant) || !k->fits(cuda, p)) k++;
+    const uint32_t n_rows = cuda->batch_invariant ? 0 : p->order.n_rows;
+    while ((k->most_rows && n_rows > k->most_rows) || (cuda->batch_invariant && !k->is_invariant) ||
+           !k->fits(cuda, p))
+        k++;
     return k;
 }
 
@@ -93,11 +106,47 @@ static void *aligned(void *workspace) {
 
 /* ---- route ---- */
 
+static struct choose_params choose_of(const struct route_args *args) {
+    const struct weight *bias = args->bias, *choice_bias = args->choice_bias;
+    return (struct choose_params){
+        .bias = bias ? bias->data : NULL,
+        .bias_dtype = bias ? bias->format.element : ELEMENT_F32,
+        .choice_bias = choice_bias ? choice_bias->data : NULL,
+        .choice_bias_dtype = choice_bias ? choice_bias->format.element : ELEMENT_F32,
+        .routing = *args->routing,
+        .n_rows = args->n_rows,
+        .n_experts = args->router->rows,
+        .n_used = args->n_used,
+        .experts = args->experts,
+        .shares = args->shares};
+}
+
+static bool is_bf16(const struct weight *w) {
+    return weight_is_plain(&w->format) && w->format.element == ELEMENT_BF16;
+}
+
+/* Says whether one kernel makes the logits and chooses, and how.  Its sums are not those of other
+ * kernels, so it would make bits depend on the number of rows. */
+static bool takes_few(const struct cuda_backend *cuda, const struct route_args *args,
+                      struct router_params *out) {
+    const struct weight *gate = args->shared_gate;
+    *out = (struct router_params){.choose = choose_of(args),
+                                  .x = args->x,
+                                  .router = args->router->data,
+                                  .shared_gate = gate ? gate->data : NULL,
+                                  .dim = args->router->cols};
+    return !cuda->batch_invariant && is_bf16(args->router) && (!gate || is_bf16(gate)) &&
+           router_takes(out, launch_of(cuda));
+}
+
 static int cuda_route(struct backend *be, const struct route_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     const uint32_t n_experts = args->router->rows;
     float *logits = aligned(args->workspace),
           *gates = logits + round_logits(args->n_rows, n_experts) / F32_BYTES;
+    struct router_params few;
+    if (takes_few(cuda, args, &few))
+        return cuda_check(cuda, launch_router(&few, launch_of(cuda)), "choosing experts", err);
     const struct linear_args products = {
         .x = args->x,
         .n_rows = args->n_rows,
@@ -106,23 +155,12 @@ static int cuda_route(struct backend *be, const struct route_args *args, struct 
         .y_f32 = true,
         .parts = {{.w = args->router, .y = logits, .y_stride = n_experts},
                   {.w = args->shared_gate, .y = gates, .y_stride = 1}}};
-    const struct weight *bias = args->bias, *choice_bias = args->choice_bias;
-    const struct choose_params params = {
-        .logits = logits,
-        .gates = args->shared_gate ? gates : NULL,
-        .bias = bias ? bias->data : NULL,
-        .bias_dtype = bias ? bias->format.element : ELEMENT_F32,
-        .choice_bias = choice_bias ? choice_bias->data : NULL,
-        .choice_bias_dtype = choice_bias ? choice_bias->format.element : ELEMENT_F32,
-        .routing = *args->routing,
-        .n_rows = args->n_rows,
-        .n_experts = n_experts,
-        .n_used = args->n_used,
-        .experts = args->experts,
-        .shares = args->shares};
+    struct choose_params choose = choose_of(args);
+    choose.logits = logits;
+    choose.gates = args->shared_gate ? gates : NULL;
     const int rc = cuda_linear(be, &products, err);
     return rc ? rc
-              : cuda_check(cuda, launch_choose(&params, launch_of(cuda)), "choosing experts", err);
+              : cuda_check(cuda, launch_choose(&choose, launch_of(cuda)), "choosing experts", err);
 }
 
 /* ---- run ---- */
@@ -208,10 +246,12 @@ static int run_shared(const struct pass *p, bool is_f32, struct error *err) {
 static int run_pass(struct pass *p, struct error *err) {
     struct cuda_backend *cuda = p->cuda;
     const struct experts_args *args = p->args;
-    const struct expert_product gate_up = gate_up_of(p);
-    struct expert_product down = down_of(p);
+    struct expert_product gate_up = gate_up_of(p), down = down_of(p);
     const struct expert_kernel *up_kernel = choose_kernel(cuda, &gate_up),
                                *down_kernel = choose_kernel(cuda, &down);
+    const uint32_t n_found = min_u32(up_kernel->finds_pairs, down_kernel->finds_pairs);
+    gate_up.finds_order = down.finds_order = expert_n_pairs(&p->order) <= n_found;
+    down.order_is_old = up_kernel->finds_pairs > 0;
     down.y_f32 = down_kernel->writes_f32;
     const struct combine_params sum = {
         .place = p->buffers.place,
@@ -224,7 +264,7 @@ static int run_pass(struct pass *p, struct error *err) {
         .n_used = args->n_used,
         .dim = p->dim};
     int rc = args->shared.gate ? run_shared(p, down.y_f32, err) : 0;
-    if (!rc)
+    if (!rc && !gate_up.finds_order)
         rc = cuda_check(cuda, launch_sort(&p->order, launch_of(cuda)), "sorting by expert", err);
     if (!rc) rc = up_kernel->launch(cuda, &gate_up, err);
     if (!rc) rc = down_kernel->launch(cuda, &down, err);

@@ -7,7 +7,7 @@
  * Bound:  the second-level cache, 8 bytes for each pair and expert.
  * Oracle: a stable sort (tests/cuda/test_experts.c). */
 #include "cuda/common/device.cuh"
-#include "cuda/experts/expert_product.h"
+#include "cuda/experts/expert_kernels.h"
 
 enum { N_THREADS = 256, N_WARPS = N_THREADS / 32 };
 

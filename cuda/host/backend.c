@@ -218,6 +218,7 @@ static int open_device(struct cuda_backend *cuda, struct error *err) {
     if (!rc) rc = mirror_reserve(cuda, &cuda->step_block, FIRST_BLOCK_BYTES, err);
     if (!rc) rc = inflight_open(cuda, err);
     if (!rc) rc = rotary_open(cuda, err);
+    if (!rc) rc = stream_open(cuda, err);
     return rc ? rc : linear_open(cuda, err);
 }
 

@@ -17,6 +17,7 @@
 
 #include "cuda/attention/sparse/sparse_view.h"
 #include "cuda/cuda.h"
+#include "cuda/experts/stream_cut.h"
 #include "cuda/host/blas.h"
 #include "cuda/host/kernels.h"
 #include "cuda/kv/select.h"
@@ -242,7 +243,8 @@ struct cuda_backend {
     struct blas blas;
     void *workspace;
     struct product_device products;
-    struct matmul_entry *matmuls; /* [MATMUL_CACHE], by the key's hash */
+    struct stream_device expert_stream; /* n_multiprocessors 0: the kernel does not run here */
+    struct matmul_entry *matmuls;       /* [MATMUL_CACHE], by the key's hash */
     /* The input of the present product in E4M3, and its scales: rounded.c. */
     struct rounded_memory {
         void *memory; /* device */
@@ -469,6 +471,8 @@ extern const struct evict_ops cuda_evict_ops;
 extern const struct host_pool_ops cuda_host_pool_ops;
 extern const struct select_ops cuda_select_ops;
 extern const struct expert_ops cuda_expert_ops;
+/* Makes the stream kernel of experts ready. */
+int stream_open(struct cuda_backend *cuda, struct error *err);
 extern const struct sparse_ops cuda_sparse_ops;
 
 /* Reserves its module's part of the reserve op, as do those below. */

@@ -186,7 +186,8 @@ static widener choose_widener(const struct widening *w) {
 
 static cudaError_t start_widening(const struct product *p, const struct slab *slab,
                                   struct launch launch) {
-    struct widening w = {stored_rows_of(&p->w_format, p->n_in, p->in_strips)};
+    struct widening w = {};
+    static_cast<struct stored_rows &>(w) = stored_rows_of(&p->w_format, p->n_in, p->in_strips);
     w.out = static_cast<__nv_bfloat16 *>(const_cast<void *>(slab->p.parts[0].w));
     for (uint32_t i = 0; i < slab->p.n_parts; i++) {
         const struct product_part *part = &p->parts[slab->part[i]];
@@ -231,7 +232,9 @@ int unpacked_reserve(struct cuda_backend *cuda, struct error *err) {
 
 /* Checks a matrix.  The slab, which no product uses yet, has the answer. */
 static int check_matrix(struct cuda_backend *cuda, const struct weight *matrix, struct error *err) {
-    struct widening w = {stored_rows_of(&matrix->format, matrix->cols, matrix->in_strips)};
+    struct widening w = {};
+    static_cast<struct stored_rows &>(w) =
+        stored_rows_of(&matrix->format, matrix->cols, matrix->in_strips);
     uint32_t *found = static_cast<uint32_t *>(cuda->products.slab), is_found = 0;
     w.n_rows = matrix->rows;
     w.slices[0] = {matrix->data, matrix->scales, matrix->mins, 0, matrix->rows};

@@ -261,7 +261,7 @@ static void experts_of_each_format_are_as_defined(void **state) {
             for (size_t i = 0; i < COUNT(counts); i++) {
                 char what[128];
                 if (formats[f].block_cols > 0 && sizes[s][0] % formats[f].block_cols) continue;
-                if (small && counts[i] > 9) continue;
+                if (counts[i] > (small ? 9u : sizes[s][0] > 256 ? 60u : 150u)) continue;
                 struct layer l = make_layer(&formats[f], counts[i], sizes[s][0], sizes[s][1]);
                 format_name(&formats[f], counts[i], what);
                 check_sums(&l, false, what);
@@ -371,6 +371,85 @@ static void other_rows_change_no_bit(void **state) {
         }
 }
 
+/* ---- CUDA graphs ---- */
+
+/* A router and its experts, whose input changes from step to step. */
+struct routed {
+    struct route_args route;
+    struct experts_args run;
+};
+
+static int run_routed(void *ctx, uint32_t n_rows, struct error *err) {
+    const struct routed *r = ctx;
+    (void)n_rows;
+    const int rc = gpu->ops->experts->route(gpu, &r->route, err);
+    return rc ? rc : gpu->ops->experts->run(gpu, &r->run, err);
+}
+
+/* Runs a step, directly or as a graph: out [n_rows, dim]. */
+static void run_step(struct routed *r, const float *x, bool as_graph, float *out) {
+    struct error err = {0};
+    const uint32_t n_rows = r->run.n_rows, dim = r->route.router->cols;
+    const size_t n = (size_t)n_rows * dim, bytes = n * sizeof(uint16_t);
+    void *host = converted(x, n, ELEMENT_BF16), *zeros = calloc(1, bytes);
+    must(gpu->ops->upload(gpu, (void *)r->run.x, host, bytes, &err), &err);
+    must(gpu->ops->upload(gpu, r->run.out, zeros, bytes, &err), &err);
+    must(gpu->ops->sync(gpu, &err), &err);
+    must(as_graph ? gpu->ops->run_graph(gpu, n_rows, run_routed, r, &err)
+                  : run_routed(r, n_rows, &err),
+         &err);
+    gpu_read(out, r->run.out, n, ELEMENT_BF16);
+    free(host), free(zeros);
+}
+
+/* One graph serves steps whose rows choose other experts each time. */
+static void a_graph_is_captured_once(void **state) {
+    static const uint32_t counts[] = {1, 5, 40, 90};
+    static const struct routing routing = {ROUTE_SOFTMAX, true, 1, 1, 1, 1};
+    for (size_t i = 0; i < COUNT(counts); i++) {
+        const uint32_t n_rows = counts[i];
+        struct layer l = make_layer(&formats[3], n_rows, 256, 128);
+        const size_t n = (size_t)n_rows * l.dim;
+        const struct experts_shape shape = {n_rows, l.dim, l.n_experts, l.n_used, l.ffn, 0};
+        float *router = random_bf16((size_t)l.n_experts * l.dim, 1), *got = random_floats(n),
+              *expected = random_floats(n);
+        const struct weight w = gpu_weight(router, l.n_experts, l.dim);
+        void *x = gpu_alloc(n * 2), *workspace = workspace_of(&shape);
+        uint32_t *experts = gpu_alloc((size_t)n_rows * l.n_used * sizeof(*experts));
+        float *shares = gpu_alloc((size_t)n_rows * (l.n_used + 1) * sizeof(*shares));
+        struct routed r = {
+            .route = {.x = x,
+                      .n_rows = n_rows,
+                      .n_used = l.n_used,
+                      .routing = &routing,
+                      .router = &w,
+                      .workspace = workspace,
+                      .experts = experts,
+                      .shares = shares},
+            .run = {.x = x,
+                    .n_rows = n_rows,
+                    .n_used = l.n_used,
+                    .experts = experts,
+                    .shares = shares,
+                    .routed = {&l.gate.device, &l.up.device, &l.down.device, NULL, NULL, NULL},
+                    .workspace = workspace,
+                    .out = gpu_alloc(n * 2)}};
+        uint64_t n_graphs = 0;
+        for (int step = 0; step < 5; step++) {
+            float *input = random_bf16(n, 1);
+            run_step(&r, input, false, expected);
+            run_step(&r, input, true, got);
+            assert_memory_equal(got, expected, n * sizeof(*got));
+            if (step == 1) n_graphs = gpu->n_new_graphs;
+            free(input);
+        }
+        assert_int_equal(gpu->n_new_graphs, n_graphs);
+        gpu_free(x), gpu_free(workspace), gpu_free(experts), gpu_free(shares);
+        gpu_free(r.run.out), free_weight(&w), free(router), free(got), free(expected);
+        free_layer(&l);
+    }
+}
+
 static int make_invariant(void **state) {
     (void)state;
     reopen_batch_invariant();
@@ -383,6 +462,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(experts_of_each_format_are_as_defined),
         cmocka_unit_test(numbers_of_experts_change_no_bit),
         cmocka_unit_test(one_expert_is_the_gated_layer),
+        cmocka_unit_test(a_graph_is_captured_once),
         cmocka_unit_test_setup(other_rows_change_no_bit, make_invariant),
     };
     return run_on_backends(argc, argv, 0, tests, COUNT(tests));

@@ -97,6 +97,7 @@ static bool is_refused(const char *name) {
     snprintf(dir, sizeof(dir), "%s/%s", models_dir, name);
     must(model_config_load(&config, dir, 0, &err), &err);
     const bool refused = (config.slopes && !gpu->takes_slopes) ||
+                         (config.query_beta > 0 && !gpu->scales_queries) ||
                          (config.softmax != SOFTMAX_PLAIN && !gpu->has_sinks);
     model_config_fini(&config);
     if (!refused) return false;
