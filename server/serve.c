@@ -454,7 +454,8 @@ static int describe_model(struct serve *s, struct error *err) {
         .chat = &s->load.chat,
         .generation = &s->load.generation,
         .spare_ids = &server->spare_ids,
-        .skipped = &server->skipped};
+        .skipped = &server->skipped,
+        .strict_fields = s->options->strict_fields};
     memcpy(server->limits.salt_key.words, server->info->salt_key, sizeof(server->info->salt_key));
     offload_setup_rules(&server->limits.kv.offload, &s->load.offload, s->options);
     if ((rc = choose_speculation(s, err))) return rc;

@@ -60,7 +60,8 @@ struct request_limits {
     struct tokenizer_cache *tokenizer_cache; /* NULL: none */
     struct spare_ids *spare_ids;             /* NULL: none */
     const struct chat_template *chat;        /* NULL or without a template: no chats */
-    struct skipped_types *skipped;           /* of chats; NULL: they are not logged */
+    struct skipped_types *skipped;           /* and unknown fields; NULL: they are not logged */
+    bool strict_fields;                      /* unknown fields are refused */
     const struct generation *generation;     /* NULL: the sampling of sampling_defaults() */
 };
 

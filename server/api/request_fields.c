@@ -2,12 +2,16 @@
 #include "server/api/request_fields.h"
 
 #include <float.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/json_arena.h"
+#include "engine/base/likeness.h"
 #include "server/api/completion_request.h"
+#include "server/api/conversation/skipped.h"
 #include "server/json/api_error.h"
+#include "server/settings/log.h"
 #include "server/settings/model_names.h"
 
 int request_refuse(struct request_reading *r, const struct request_field *field, const char *rule) {
@@ -391,9 +395,60 @@ int request_read_table(struct request_reading *r, const struct request_table *ta
     return 0;
 }
 
+/* Returns the field of the tables that is most like the name, and sets *distance to how much they
+ * differ (likeness.h). */
+static const char *find_like(const struct request_table *const *tables, const char *name,
+                             unsigned *distance) {
+    const char *best = NULL;
+    *distance = UINT_MAX;
+    for (; *tables; tables++)
+        for (size_t i = 0; i < (*tables)->n; i++) {
+            const char *candidate = (*tables)->fields[i].name;
+            const unsigned n = likeness_distance(name, candidate);
+            if (n >= *distance) continue;
+            *distance = n;
+            best = candidate;
+        }
+    return best;
+}
+
+static bool is_field(const struct request_table *const *tables, const char *name) {
+    for (; *tables; tables++)
+        for (size_t i = 0; i < (*tables)->n; i++)
+            if (strcmp(name, (*tables)->fields[i].name) == 0) return true;
+    return false;
+}
+
+/* Refuses a member that no table has, or logs that it is ignored, once for each name. */
+static int note_unknown(struct request_reading *r, const struct request_table *const *tables,
+                        const char *name) {
+    const bool is_strict = r->limits->strict_fields;
+    char quoted[SKIPPED_NAME_BYTES];
+    unsigned distance;
+    if (!is_strict && !skipped_types_add(r->limits->skipped, "fields", name)) return 0;
+    const char *like = find_like(tables, name, &distance);
+    if (distance > likeness_most(name)) like = NULL;
+    log_quote(quoted, sizeof(quoted), name);
+    if (!is_strict) {
+        log_event(LOG_INFO, "ignored field=%s: there is no such field%s%s", quoted,
+                  like ? "; the likeliest is " : "", like ? like : "");
+        return 0;
+    }
+    return api_error_set(r->err, 400, "unknown_field", like,
+                         "there is no field %s%s%s; without --strict-fields it is ignored", quoted,
+                         like ? ": the likeliest is " : "", like ? like : "");
+}
+
 int request_read_tables(struct request_reading *r, const struct request_table *const *tables,
                         const json_t *root) {
-    int rc = 0;
-    for (; *tables && !rc; tables++) rc = request_read_table(r, *tables, root);
+    int rc = 0, n_unknown = 0;
+    for (size_t i = 0; tables[i] && !rc; i++) rc = request_read_table(r, tables[i], root);
+    for (void *at = json_object_iter((json_t *)root); at && !rc && n_unknown < REQUEST_UNKNOWN_MOST;
+         at = json_object_iter_next((json_t *)root, at)) {
+        const char *name = json_object_iter_key(at);
+        if (is_field(tables, name)) continue;
+        n_unknown++;
+        rc = note_unknown(r, tables, name);
+    }
     return rc;
 }

@@ -2,8 +2,9 @@
  * stored and its bounds.
  *
  * Every API has a table of its own, beside those that several share: sampling, streams, policies.
- * /openapi.json is written from the same tables.  Members that no table knows are ignored.  Members
- * that are known but cannot be honoured are refused by name.  null means "default".
+ * /openapi.json is written from the same tables.  Members that no table knows are ignored and
+ * logged, or refused if limits->strict_fields.  Members that are known but cannot be honoured are
+ * refused by name.  null means "default".
  *
  * Thread: any one.  Memory: what is read belongs to the request. */
 #ifndef SERVER_API_REQUEST_FIELDS_H
@@ -41,6 +42,9 @@ struct request_field {
     const char *about; /* a sentence */
 };
 
+/* The most members without a field that are looked at in a body. */
+enum { REQUEST_UNKNOWN_MOST = 16 };
+
 struct request_table {
     const struct request_field *fields;
     size_t n;
@@ -55,7 +59,8 @@ extern const struct request_table request_openai; /* of OpenAI's completions and
 /* Reads those of the table's members that the body has. */
 int request_read_table(struct request_reading *r, const struct request_table *table,
                        const json_t *root);
-/* Reads the members of all tables; a NULL ends the list. */
+/* Reads the members of all tables; a NULL ends the list.  Then logs or refuses members that none of
+ * them has: the first REQUEST_UNKNOWN_MOST. */
 int request_read_tables(struct request_reading *r, const struct request_table *const *tables,
                         const json_t *root);
 

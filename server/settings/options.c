@@ -86,6 +86,8 @@ static const struct option entries[] = {
     {"metrics-key", CHOICE(metrics_key, metrics_key_words, "auto",
                            "whether /metrics requires the API key; auto: not on a loopback "
                            "address")},
+    {"strict-fields", BOOL(strict_fields, "false",
+                           "refuse bodies with fields that no API has; else they are ignored")},
     {"ui", BOOL(ui, "true", "serve the pages at /, /inspect and /docs; --no-ui: they are a 404")},
     {"max-model-len", NUMBER(max_model_len, 0, 1u << 30, "0",
                              "most tokens of prompt and answer together; 0: the model's context")},

@@ -68,7 +68,7 @@ struct options {
     uint64_t metrics_key, log_format;
     double gpu_memory_utilization;
     bool offline; /* nothing is fetched from the hub */
-    bool enable_prefix_caching, batch_invariant, ui, require_api_key;
+    bool enable_prefix_caching, batch_invariant, ui, require_api_key, strict_fields;
     bool keys_in_arguments; /* --api-key or --api-keys was given as a flag */
     const char *help; /* of --help: "", or what follows it (options_help.h); NULL: not given */
     const char

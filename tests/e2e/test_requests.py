@@ -168,3 +168,38 @@ def test_what_cannot_be_cancelled(server):
     assert server.request("POST", "/v1/requests/cancel").status == 404
     assert server.request("POST", "/v1/requests/x/other").status == 404
     assert server.get("/v1/requests/x/cancel").status == 405
+
+
+def ignored(server):
+    return [line.split(" ignored ")[1] for line in server.log.splitlines() if " ignored field=" in line]
+
+
+def test_unknown_fields_are_named_once_in_the_log(serve, tiny_model):
+    server = serve(model=tiny_model)
+    for _ in range(2):
+        server.complete("x", max_tokens=1, max_token=2, **{"new\nline": {"a": 1}})
+    server.wait_logged("new\\x0aline")
+    assert ignored(server) == ["field=max_token: there is no such field; the likeliest is max_tokens",
+                               'field="new\\x0aline": there is no such field']
+    server.complete("x", max_tokens=1, **{f"nothing_like_it_{i}": i for i in range(40)})
+    server.wait_logged("nothing_like_it_15")
+    server.complete("x", max_tokens=1, last_of_all=1)
+    server.wait_logged("last_of_all")
+    assert len(ignored(server)) == 2 + 16 + 1
+
+
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+def test_unknown_fields_are_refused_where_that_is_asked(serve):
+    server = serve("--strict-fields")
+    for path, body in (("/v1/completions", {"prompt": "x"}), ("/v1/chat/completions", {"messages": MESSAGES}),
+                       ("/v1/responses", {"input": "hi"}), ("/v1/messages", {"messages": MESSAGES, "max_tokens": 1})):
+        reply = server.post(path, {**body, "temprature": 1})
+        assert reply.status == 400, path
+        assert "no field temprature: the likeliest is temperature" in reply.error["message"]
+        if path != "/v1/messages":
+            assert (reply.error["param"], reply.error["code"]) == ("temperature", "unknown_field")
+        limit = {"/v1/responses": "max_output_tokens"}.get(path, "max_tokens")
+        assert server.post(path, {**body, "temperature": 0, limit: 1}).status == 200, path
+    assert ignored(server) == []

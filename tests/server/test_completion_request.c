@@ -72,6 +72,40 @@ TEST(null_means_default) {
     completion_request_fini(&q);
 }
 
+TEST(unknown_members_are_refused_where_that_is_asked) {
+    static const struct {
+        const char *members, *param, *words;
+    } cases[] = {
+        {"\"max_token\":3", "max_tokens", "no field max_token: the likeliest is max_tokens;"},
+        {"\"Temperatur\":3", "temperature", "the likeliest is temperature;"},
+        {"\"seed\":3,\"unheard_of\":null", NULL, "no field unheard_of; without"},
+        {"\"a\\u0007 b\":3", NULL, "no field \"a\\x07 b\"; without"},
+        {"\"abcdefghijabcdefghijabcdefghijabcdefghijabcdefghijabcdefghijabcdefghijabcdefghijabcdefg"
+         "hij"
+         "abcdefghijabcdefghij\":1",
+         NULL, "...;"},
+        {"\"temprature\":1,\"seed\":\"x\"", "seed", "seed must be"}};
+    struct request_limits strict = limits;
+    strict.strict_fields = true;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        char body[1024];
+        struct completion_request q;
+        struct api_error err = {0};
+        snprintf(body, sizeof(body), "{\"prompt\":\"hi\",%s}", cases[i].members);
+        assert_int_not_equal(completion_request_parse(&q, body, strlen(body), &strict, &err), 0);
+        assert_int_equal(err.status, 400);
+        if (!strstr(err.message, cases[i].words)) fail_msg("%s: %s", body, err.message);
+        assert_int_equal(!cases[i].param, !err.param);
+        if (err.param) assert_string_equal(err.param, cases[i].param);
+    }
+    struct completion_request q;
+    struct api_error err = {0};
+    const char *good = "{\"prompt\":\"hi\",\"max_tokens\":1,\"user\":\"me\",\"guided_regex\":null}";
+    if (completion_request_parse(&q, good, strlen(good), &strict, &err))
+        fail_msg("%s", err.message);
+    completion_request_fini(&q);
+}
+
 TEST(values_land_where_they_belong) {
     struct completion_request q;
     parse_good("\"max_tokens\":7,\"temperature\":0.5,\"top_p\":0.25,\"n\":2,\"best_of\":3,"

@@ -1,7 +1,6 @@
 /* skipped.c - see skipped.h. */
 #include "server/api/conversation/skipped.h"
 
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -25,14 +24,19 @@ static bool add(struct skipped_types *skipped, const char *name) {
     return true;
 }
 
-void skipped_types_note(struct skipped_types *skipped, const char *list, const char *type) {
-    char name[SKIPPED_NAME_BYTES], quoted[4 * SKIPPED_NAME_BYTES];
-    if (!skipped) return;
+bool skipped_types_add(struct skipped_types *skipped, const char *list, const char *type) {
+    char name[SKIPPED_NAME_BYTES];
+    if (!skipped) return false;
     snprintf(name, sizeof(name), "%s %s", list, type);
     pthread_mutex_lock(&skipped->lock);
     const bool is_new = add(skipped, name);
     pthread_mutex_unlock(&skipped->lock);
-    if (is_new)
+    return is_new;
+}
+
+void skipped_types_note(struct skipped_types *skipped, const char *list, const char *type) {
+    char quoted[SKIPPED_NAME_BYTES];
+    if (skipped_types_add(skipped, list, type))
         log_event(LOG_INFO, "skipped list=%s type=%s: the model is not shown such elements", list,
-                  log_quote(quoted, sizeof(quoted), name + strlen(list) + 1));
+                  log_quote(quoted, sizeof(quoted), type));
 }

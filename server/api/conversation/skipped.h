@@ -1,5 +1,5 @@
-/* skipped.h - types of elements that bodies had and the model is not shown, each named once in the
- * log.
+/* skipped.h - what bodies had and is left out: types of elements that the model is not shown, and
+ * fields that there are not.  Each is named once in the log.
  *
  * Agents send the same unknown element with every request, so a line for each would say nothing
  * new.  Clients choose the names: there is room for a fixed number of them, and none is logged
@@ -10,6 +10,7 @@
 #define SERVER_API_CONVERSATION_SKIPPED_H
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 enum { SKIPPED_MAX_NAMES = 128, SKIPPED_NAME_BYTES = 96 };
@@ -22,9 +23,12 @@ struct skipped_types {
 
 void skipped_types_init(struct skipped_types *skipped);
 void skipped_types_fini(struct skipped_types *skipped);
-/* Logs that elements of this type are skipped in this list of bodies, unless that has been logged.
- * A type that is too long counts as others with the same beginning.  NULL is allowed: nothing is
- * logged. */
+/* Notes a type of elements of this list of bodies.  Returns true if it is to be logged: it has not
+ * been noted before, and there is room.  A type that is too long counts as others with the same
+ * beginning.  NULL is allowed: false. */
+bool skipped_types_add(struct skipped_types *skipped, const char *list, const char *type);
+/* Logs that elements of this type are skipped in this list of bodies, if skipped_types_add() says
+ * so. */
 void skipped_types_note(struct skipped_types *skipped, const char *list, const char *type);
 
 #endif
