@@ -38,7 +38,7 @@ def test_a_planted_sink_must_stay_and_stay_near(serve, tmp_path):
     assert first["sink 0 cache"] == first["sink 4 cache"]  # nothing has gone yet
     for row in rows.values():
         assert float(row["sink 0 cache"]) > float(row["sink 4 cache"]) + 1, text
-    rows, text = table_of(server.url, "--tokens", 24 * WINDOW, "--bucket", 8 * WINDOW, "--chunk",
+    rows, text = table_of(server.url, "--tokens", 16 * WINDOW, "--bucket", 8 * WINDOW, "--chunk",
                           WINDOW // 4, "--sinks", 4, "--positions", "cache,text")
     first, *later = rows.values()
     for row in later:

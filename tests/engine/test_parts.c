@@ -96,7 +96,7 @@ TEST(a_part_of_all_layers_is_a_bounded_request) {
     srand(1);
     for (uint32_t i = 0; i < N_CHOICES; i++) {
         const struct kv_choice choice = budget(i, 90);
-        const struct recipe bounded = make_recipe(700 + i, 80, choice);
+        const struct recipe bounded = make_recipe(450 + i, 40, choice);
         struct recipe divided = bounded;
         divided.kv = full;
         divided.kv_override = part(choice, 0, n_layers - 1);
@@ -107,13 +107,13 @@ TEST(a_part_of_all_layers_is_a_bounded_request) {
 TEST(a_budget_that_is_never_full_changes_no_bit) {
     srand(2);
     for (uint32_t i = 0; i < N_CHOICES; i++) {
-        const struct recipe r = make_recipe(500 + i, 60, full);
+        const struct recipe r = make_recipe(300 + i, 30, full);
         struct recipe divided = r;
         divided.kv_override = part(budget(i, 900), i, i + 3);
         assert_same_answers(&r, &divided);
     }
     for (uint32_t i = 0; i < N_CHOICES; i++) { /* layers that neither choose nor follow */
-        const struct recipe r = make_recipe(500 + i, 60, selected);
+        const struct recipe r = make_recipe(500 + i, 30, selected);
         struct recipe divided = r;
         divided.kv_override = part(budget(i, 900), 0, 1);
         assert_same_answers(&r, &divided);
@@ -163,7 +163,7 @@ TEST(company_and_running_ahead_change_no_bit) {
     static struct recipe recipes[N_AT_ONCE];
     static struct answer alone[N_AT_ONCE];
     srand(4);
-    make_recipes(recipes, alone, 60);
+    make_recipes(recipes, alone, 30);
     struct engine_config config = plain_config();
     config.prefix_caching = true;
     answers_compare(answers_start(&config), recipes, alone, N_AT_ONCE);

@@ -139,7 +139,7 @@ TEST(a_whole_prompt_needs_the_text_of_two_layers) {
     srand(6);
     for (int i = 0; i < 6; i++)
         for (int is_sparse = 0; is_sparse <= (i < 2); is_sparse++) {
-            struct recipe r = make_recipe(1300 + (uint32_t)i, 100, choices[i], mixed);
+            struct recipe r = make_recipe(900 + (uint32_t)i, 40, choices[i], mixed);
             struct engine_config config = plain_config();
             struct error err = {0};
             r.prefill.mode = is_sparse ? PREFILL_SPARSE : PREFILL_DENSE;
@@ -178,7 +178,7 @@ TEST(company_and_running_ahead_change_no_bit) {
     static struct recipe recipes[N_AT_ONCE];
     static struct answer alone[N_AT_ONCE];
     srand(7);
-    make_recipes(recipes, alone, 60);
+    make_recipes(recipes, alone, 30);
     struct engine_config config = plain_config();
     config.prefix_caching = true;
     answers_compare(answers_start(&config), recipes, alone, N_AT_ONCE);

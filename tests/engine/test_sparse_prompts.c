@@ -85,7 +85,7 @@ TEST(company_and_running_ahead_change_no_bit) {
     static struct answer alone[N];
     srand(6);
     for (int i = 0; i < N; i++) {
-        recipes[i] = sparse_recipe(200 + 240 * (uint32_t)i, 20, i % 3 ? mixed : dense);
+        recipes[i] = sparse_recipe(200 + 150 * (uint32_t)i, 20, i % 3 ? mixed : dense);
         if (i % 2) recipes[i].prefill.mode = PREFILL_DENSE;
         if (i % 3 == 1) recipes[i].params.n_prompt_logprobs = 0;
         struct engine *engine = start_sparse(WHOLE, false);
