@@ -80,6 +80,12 @@ static int read_rows(const struct weight_source *source, const char *name,
     return rc ? rc : quantised_module_read(&module, first, to);
 }
 
+static int view_tensor(const struct weight_source *source, const char *name,
+                       struct safetensors_view *out, struct error *err) {
+    const struct quantised_source *s = source_of(source);
+    return s->files->ops->view(s->files, name, out, err);
+}
+
 static bool name_of(const struct weight_source *source, uint32_t i, char out[WEIGHT_SOURCE_NAME]) {
     const struct quantised_source *s = source_of(source);
     char name[WEIGHT_SOURCE_NAME];
@@ -109,6 +115,7 @@ static const struct weight_source_ops quantised_source = {.close = close_source,
                                                           .has = has_weight,
                                                           .get = get_weight,
                                                           .read = read_rows,
+                                                          .view = view_tensor,
                                                           .name = name_of,
                                                           .digest = digest_files,
                                                           .check = check_files};

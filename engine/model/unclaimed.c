@@ -11,6 +11,7 @@
 #include "engine/base/error.h"
 #include "engine/model/feed_forward.h"
 #include "engine/model/model.h"
+#include "engine/model/safetensors.h"
 #include "engine/model/weight_source.h"
 #include "engine/model/weights.h"
 
@@ -156,6 +157,23 @@ static bool is_of_guess_layer(const struct model_config *c, const char *name) {
            layer - c->n_layers < c->n_guess_layers;
 }
 
+/* Returns true if the tensor is a bias of zeros, which changes nothing.  Cohere's checkpoints have
+ * such ones of norms and products that have no bias. */
+static bool adds_nothing(const struct weight_source *files, const char *name) {
+    static const char suffix[] = ".bias", *const dtypes[] = {"F32", "F16", "BF16"};
+    const size_t n = strlen(name), n_suffix = sizeof(suffix) - 1;
+    struct safetensors_view view;
+    struct error why;
+    bool is_float = false;
+    if (n < n_suffix || strcmp(name + n - n_suffix, suffix) != 0 || !files->ops->view ||
+        files->ops->view(files, name, &view, &why) || view.n_dims != 1)
+        return false;
+    for (size_t i = 0; i < COUNT(dtypes); i++) is_float |= strcmp(view.dtype, dtypes[i]) == 0;
+    for (size_t i = 0; i < view.size_bytes && is_float; i++)
+        is_float = ((const char *)view.data)[i] == 0;
+    return is_float;
+}
+
 int unclaimed_check(const struct weight_source *files, const struct model_config *config,
                     struct weight_tally *tally, struct error *err) {
     struct claims claims = {0};
@@ -167,7 +185,8 @@ int unclaimed_check(const struct weight_source *files, const struct model_config
             continue;
         const struct ignored *row = find_ignored(config, name);
         if (row) note_ignored(tally, row);
-        else if (n_unclaimed++ == 0) snprintf(first, sizeof(first), "%s", name);
+        else if (!adds_nothing(files, name) && n_unclaimed++ == 0)
+            snprintf(first, sizeof(first), "%s", name);
     }
     free(claims.names);
     if (rc || n_unclaimed == 0) return rc;
