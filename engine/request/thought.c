@@ -12,6 +12,7 @@ static const char *const none[] = {NULL}, *const around_cohere[] = {
 static const struct thought_tags tags[] = {
     [THOUGHT_TAGS] = {THOUGHT_BEGIN, THOUGHT_END, none},
     [THOUGHT_COHERE_TAGS] = {"<|START_THINKING|>", "<|END_THINKING|>", around_cohere},
+    [THOUGHT_SEED_TAGS] = {"<seed:think>", "</seed:think>", none},
 };
 
 const struct thought_tags *thought_tags_of(enum thought_form form) {

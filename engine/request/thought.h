@@ -18,9 +18,9 @@
 #define THOUGHT_BEGIN "<think>"
 #define THOUGHT_END "</think>"
 
-/* How a model marks what it thinks: between <think> and </think>, between the marks of Cohere's
- * models, or in messages of their own. */
-enum thought_form { THOUGHT_TAGS, THOUGHT_COHERE_TAGS, THOUGHT_CHANNELS };
+/* How a model marks what it thinks.  It stands between <think> and </think>, between the marks of
+ * Cohere's models or of Seed-OSS, or in messages of their own. */
+enum thought_form { THOUGHT_TAGS, THOUGHT_COHERE_TAGS, THOUGHT_SEED_TAGS, THOUGHT_CHANNELS };
 
 struct thought_tags {
     const char *begin, *end;

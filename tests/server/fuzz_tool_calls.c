@@ -31,7 +31,8 @@ static const char *const signs[] = {"<tool_call>",
                                     "请使用 Json 格式表示调用的参数",
                                     "<|START_ACTION|>",
                                     "<minimax:tool_call>",
-                                    "<|channel|>commentary"};
+                                    "<|channel|>commentary",
+                                    "<seed:tool_call>"};
 
 enum { N_SIGNS = sizeof(signs) / sizeof(*signs), STRINGS = 16 /* of the first byte */ };
 

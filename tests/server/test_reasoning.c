@@ -53,6 +53,14 @@ TEST(reasoning_is_split_off) {
     check_split(behind, "\n\nb", "", "\n\nb");
 }
 
+TEST(other_marks_than_think_split_reasoning_off) {
+    const struct thought cohere = {.place = THOUGHT_BEFORE, .form = THOUGHT_COHERE_TAGS},
+                         seed = {.place = THOUGHT_INSIDE, .form = THOUGHT_SEED_TAGS};
+    check_split(cohere, "<|START_THINKING|>\na</think><|END_THINKING|>\nb", "a</think>", "b");
+    check_split(cohere, "<think>a</think>b", "", "<think>a</think>b");
+    check_split(seed, "a</think></seed:think>b", "a</think>", "b");
+}
+
 #define C CHANNEL_NAME
 #define M CHANNEL_MESSAGE
 #define NEXT CHANNEL_END CHANNEL_START "assistant"

@@ -392,6 +392,12 @@ static const struct tool_writing functions = {.open = "",
                                               .before_arguments = ">\n",
                                               .behind = "</function>\n</tool_call>",
                                               .between = "\n"};
+static const struct tool_writing seed_functions = {.open = "",
+                                                   .close = "",
+                                                   .before_name = "<seed:tool_call>\n<function=",
+                                                   .before_arguments = ">\n",
+                                                   .behind = "</function>\n</seed:tool_call>",
+                                                   .between = "\n"};
 static const struct tool_writing glm = {.open = "",
                                         .close = "",
                                         .before_name = "<tool_call>",
@@ -428,6 +434,8 @@ static const struct tool_elements named_parameters = {"<parameter name=\"", "\">
 static const struct tool_format formats[] = {
     {"glm-4.5", "<arg_key>", "<tool_call>", "</tool_call>", NULL, false, read_glm, &glm, &arguments,
      "", true},
+    {"seed-oss", "<seed:tool_call>", "<seed:tool_call>", "</seed:tool_call>", NULL, false,
+     read_functions, &seed_functions, &parameters, "<", false},
     {"qwen3-coder", "<function=", "<tool_call>", "</tool_call>", NULL, false, read_functions,
      &functions, &parameters, "<", false},
     {"hermes", "<tool_call>", "<tool_call>", "</tool_call>", NULL, false, read_json, &hermes, NULL,
@@ -448,11 +456,12 @@ static const struct tool_format formats[] = {
      NULL, "", true},
 };
 
-const char *const tool_marks[] = {
-    "<tool_call>",    "</tool_call>",        "[TOOL_CALLS]",         "[ARGS]",
-    "[CALL_ID]",      "<|tool_call|>",       "<|/tool_call|>",       "<arg_key>",
-    "</arg_key>",     "<arg_value>",         "</arg_value>",         "<|START_ACTION|>",
-    "<|END_ACTION|>", "<minimax:tool_call>", "</minimax:tool_call>", NULL};
+const char *const tool_marks[] = {"<tool_call>",      "</tool_call>",        "[TOOL_CALLS]",
+                                  "[ARGS]",           "[CALL_ID]",           "<|tool_call|>",
+                                  "<|/tool_call|>",   "<arg_key>",           "</arg_key>",
+                                  "<arg_value>",      "</arg_value>",        "<|START_ACTION|>",
+                                  "<|END_ACTION|>",   "<minimax:tool_call>", "</minimax:tool_call>",
+                                  "<seed:tool_call>", "</seed:tool_call>",   NULL};
 
 const struct tool_format *tool_format_of(const char *template_source) {
     for (size_t i = 0; i < sizeof(formats) / sizeof(*formats); i++)
