@@ -92,7 +92,8 @@ static bool lay_out(const struct product *p, uint32_t max_bytes, struct packed_c
     cut->exchange_at = at;
     if (cut->split > 1) at += PACKED_EPOCH * PACKED_ROWS * row_bytes;
     cut->sums_at = at = aligned(at);
-    if (f->element == ELEMENT_I4 || f->element == ELEMENT_I8) at += groups * row_bytes;
+    if (f->element == ELEMENT_I4) at += 2 * groups * row_bytes; /* in two units */
+    if (f->element == ELEMENT_I8) at += groups * row_bytes;
     cut->norm_at = at = aligned(at);
     if (p->norm_weight) at += columns * 2;
     cut->x_at = at = aligned(at);
