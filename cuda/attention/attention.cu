@@ -55,6 +55,7 @@ struct attention {
     struct kv_pool kv; /* what it was opened for */
     uint32_t n_heads;
     bool decode_fits, prefill_fits;   /* the fast kernels have this shape */
+    bool has_slopes;                  /* ALiBi */
     struct attn_decode_params decode; /* what is the same in every launch */
     struct attn_plan_shape shape;     /* few: of the present step */
     bool rotates;                     /* see attn_decode_params; of the present step */
@@ -165,12 +166,16 @@ static bool same_pool(const struct kv_pool *a, const struct kv_pool *b) {
 static int open_attention(struct cuda_backend *cuda, const struct attn_args *args,
                           struct error *err) {
     struct attention *a = cuda->attention;
-    if (a && a->n_heads == args->n_heads && same_pool(&a->kv, args->kv)) return 0;
+    const bool has_slopes = args->slopes != nullptr;
+    if (a && a->n_heads == args->n_heads && a->has_slopes == has_slopes &&
+        same_pool(&a->kv, args->kv))
+        return 0;
     attention_close(cuda);
     a = cuda->attention = static_cast<struct attention *>(calloc(1, sizeof(*a)));
     if (!a) return error_set(err, ERR_NOMEM, "cuda: no memory");
     a->kv = *args->kv;
     a->n_heads = args->n_heads;
+    a->has_slopes = has_slopes;
     a->n_plans = 1;
     a->prefill_fits = has_kernels(args->kv, args->n_heads);
     a->decode_fits = a->prefill_fits && has_decode_kernel(args->kv, args->n_heads);
@@ -478,11 +483,11 @@ static void plan_prefill(const struct cuda_backend *cuda, const struct step_arra
 }
 
 /* Says whether the step's prompts need no copies of 8-bit pages: all are split, each has few rows,
- * and no index or eviction reads their keys. */
+ * no index or eviction reads their keys, and the kernel that reads codes computes their scores. */
 static bool splits_read_codes(const struct cuda_backend *cuda) {
     const struct attention *a = cuda->attention;
     const struct step *step = cuda->host_step;
-    if (a->split.n_items == 0 || !attn_split_reads_codes(a->kv)) return false;
+    if (a->split.n_items == 0 || a->has_slopes || !attn_split_reads_codes(a->kv)) return false;
     const uint32_t most = MOST_CODE_TILES * attn_split_tile_rows(&a->split_shape);
     for (uint32_t i = step->n_decode; i < step->n_seqs; i++) {
         const struct step_seq *seq = &step->seqs[i];
@@ -537,6 +542,8 @@ static int attend_simply(struct cuda_backend *cuda, const struct attn_args *args
     p.n_rows = n_rows;
     p.decode = decode;
     p.scale = score_scale_of(args->scale, args->softcap);
+    p.bias = score_bias_of(cuda, args);
+    p.sinks = head_sinks_of(args->sinks);
     if (leaves_attn_stats(args)) p.attn_stats = cuda->attn_stats;
     p.selects = args->selects;
     if (!decode) p.attn_stats.lse = lse_of(cuda, args);
@@ -561,10 +568,11 @@ static bool decodes_fast(const struct attention *a, const struct attn_args *args
     return a->decode_fits && aligned(args) && rotations;
 }
 
-/* Sends the rotary frequencies, which attention over a tracked pool needs beside the step. */
-static int open_rotations(struct cuda_backend *cuda, const struct attn_args *args,
-                          struct error *err) {
-    if (!args->kv->tracked || !args->inv_freq) return 0;
+/* Sends what attention needs beside the step: slopes and, over a tracked pool, the rotary
+ * frequencies. */
+static int open_scores(struct cuda_backend *cuda, const struct attn_args *args, struct error *err) {
+    const int rc = slopes_send(cuda, args->slopes, args->n_heads, err);
+    if (rc || !args->kv->tracked || !args->inv_freq) return rc;
     return freqs_send(cuda, &cuda->rotary[args->rope], args->inv_freq, args->n_freqs, err);
 }
 
@@ -573,7 +581,7 @@ int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct er
     const uint32_t n_rows = cuda->in_graph ? cuda->launch_rows : cuda->step.n_decode;
     if (cuda->step.n_decode == 0) return 0;
     int rc = open_attention(cuda, args, err);
-    if (!rc) rc = open_rotations(cuda, args, err);
+    if (!rc) rc = open_scores(cuda, args, err);
     bool awaited = false;
     if (!rc) rc = select_await(cuda, args->layer, leaves_attn_stats(args), &awaited, err);
     if (rc) return rc;
@@ -589,6 +597,8 @@ int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct er
     p.q_stride = args->q_stride;
     p.out = args->out;
     p.scale = score_scale_of(args->scale, args->softcap);
+    p.bias = score_bias_of(cuda, args);
+    p.sinks = head_sinks_of(args->sinks);
     p.step = cuda->device_step;
     p.layer = args->layer;
     p.window = window_of(cuda, args);
@@ -683,6 +693,8 @@ static int attend_prompts(struct cuda_backend *cuda, const struct attn_args *arg
     p.n_total_rows = step->n_rows;
     p.n_heads = args->n_heads;
     p.scale = score_scale_of(args->scale, args->softcap);
+    p.bias = score_bias_of(cuda, args);
+    p.sinks = head_sinks_of(args->sinks);
     p.window = only_ranked ? 0 : window_of(cuda, args);
     p.lse = lse_of(cuda, args);
     p.rotations = rotations;
@@ -716,7 +728,7 @@ int cuda_attn_prefill(struct backend *be, const struct attn_args *args, struct e
     if (!has_prompts(cuda)) return 0;
     cuda->n_idle = 0; /* other kernels than decode attention come before the next product */
     int rc = open_attention(cuda, args, err);
-    if (!rc) rc = open_rotations(cuda, args, err);
+    if (!rc) rc = open_scores(cuda, args, err);
     if (rc) return rc;
     if (is_recording(cuda)) graph_note_prompts(cuda, args);
     if (sparse_seq_of(cuda->host_step, args->layer) < 0) return attend_prompts(cuda, args, err);

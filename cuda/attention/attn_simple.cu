@@ -11,6 +11,7 @@
  * n_rows + i].  If the layer has a window, the row sees only the newest of these; in a sparse
  * prompt it sees only those that the index lists. */
 #include "cuda/attention/sparse/sparse_view.h"
+#include "cuda/common/bias.cuh"
 #include "cuda/common/device.cuh"
 #include "cuda/common/pages.cuh"
 #include "cuda/common/rotation.cuh"
@@ -65,12 +66,12 @@ static __device__ __forceinline__ void visit_slot(struct softmax *state, const s
                             weight * (load_element(value, lane + 32 * i, kv.format) * factor);
 }
 
-/* Merges the warps' results of one row and head into `out`.  lse: where the row's log-sum-exp goes,
- * or NULL. */
-static __device__ void merge_warps(const struct softmax *state, struct plan *plan,
+/* Merges the warps' results of one row and head, and a sink, into `out`.  lse: where the row's
+ * log-sum-exp goes, or NULL. */
+static __device__ void merge_warps(const struct softmax *state, struct plan *plan, float sink,
                                    __nv_bfloat16 *out, uint32_t dim, float *lse) {
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    float max = -INFINITY, sum = 0.0f;
+    float max = sink;
     if (lane == 0) {
         plan->max[warp] = state->max;
         plan->sum[warp] = state->sum;
@@ -80,6 +81,7 @@ static __device__ void merge_warps(const struct softmax *state, struct plan *pla
     __syncthreads();
     for (uint32_t w = 0; w < N_WARPS; w++) max = fmaxf(max, plan->max[w]);
     if (max == -INFINITY) max = 0.0f; /* no slot at all: the result is 0 */
+    float sum = __expf(sink - max);
     for (uint32_t w = 0; w < N_WARPS; w++) sum += plan->sum[w] * __expf(plan->max[w] - max);
     for (uint32_t d = threadIdx.x; d < dim; d += blockDim.x) {
         float x = 0.0f;
@@ -124,6 +126,7 @@ static __device__ void attend(const struct attn_simple_params &p, struct plan *p
                               ? 2 * sparse_first_tile(p.sparse, (uint32_t)s.n_slots[view], n_rows) +
                                     (row - first) / SPARSE_HALF
                               : 0;
+    const uint32_t query = p.bias.slopes ? query_place(p.bias, (uint32_t)seq, row) : 0;
     const uint32_t first_seen = p.window > 0 && n_seen > p.window ? n_seen - p.window : 0;
     for (uint32_t slot = first_seen + warp; slot < n_seen; slot += N_WARPS) {
         if (sparse && !sparse_visits(p.sparse, head, half, slot)) continue;
@@ -134,12 +137,16 @@ static __device__ void attend(const struct attn_simple_params &p, struct plan *p
         const float product = rotated ? dot_rotated_key(p.kv, q, key, p.rotations,
                                                         page_state(p.kv, page, kv_head)->rank[at])
                                       : dot_key(p.kv, q, key);
-        const float score = score_of(p.scale, product * row_factor(p.kv, page, key_row));
+        float score = score_of(p.scale, product * row_factor(p.kv, page, key_row));
+        if (p.bias.slopes)
+            score -= distance_cost(p.bias.slopes[head], query,
+                                   places_of(p.bias, (uint32_t)seq, kv_head, slot).of(0));
         if (scores && lane == 0) scores[(size_t)slot * group + head % group] = score;
         visit_slot(&state, p.kv, score, value, row_factor(p.kv, page, value_row));
     }
     const size_t out = (size_t)row * p.n_heads + head;
-    merge_warps(&state, plan, static_cast<__nv_bfloat16 *>(p.out) + out * dim, dim,
+    merge_warps(&state, plan, sink_of(p.sinks, head) / LOG2_E,
+                static_cast<__nv_bfloat16 *>(p.out) + out * dim, dim,
                 p.attn_stats.lse ? p.attn_stats.lse + out : nullptr);
 }
 

@@ -214,6 +214,12 @@ static __device__ __forceinline__ float load_element(const void *data, size_t i,
     return to_float(static_cast<const __nv_bfloat16 *>(data)[i]);
 }
 
+/* Returns a query head's sink in base 2, as scores are; -inf if there is none. */
+static __device__ __forceinline__ float sink_of(const struct head_sinks &sinks, size_t head) {
+    if (!sinks.are_there) return -INFINITY;
+    return sinks.logits ? load_element(sinks.logits, head, sinks.element) * LOG2_E : 0.0f;
+}
+
 /* Unpacks two bf16 from a word; the lower half comes first in memory. */
 static __device__ __forceinline__ float2 unpack_bf16(uint32_t pair) {
     return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));

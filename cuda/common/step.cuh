@@ -27,6 +27,16 @@ static __device__ __forceinline__ const struct device_budget *budget_of(
     return has_layer(step.budgets[seq], layer) ? step.budgets + seq : nullptr;
 }
 
+/* Returns the position of a sequence's row of the step in a layer: in the cache, where the layer
+ * counts these, or in the text. */
+static __device__ __forceinline__ uint32_t row_position(const struct device_step &step, size_t seq,
+                                                        uint32_t layer, size_t row) {
+    if (!step.budgets || step.budgets[seq].capacity == 0) return (uint32_t)step.positions[row];
+    const struct device_budget &b = step.budgets[seq];
+    if (has_layer(b, layer) && b.cache_positions) return (uint32_t)step.positions[row];
+    return b.n_before + (uint32_t)row - (uint32_t)step.first_row[seq];
+}
+
 /* Returns the first slot of a decoding sequence's scores (struct attn_stats), or -1 if it needs
  * none of the layer. */
 static __device__ __forceinline__ int32_t scores_place(const struct device_step &step, size_t seq,

@@ -352,6 +352,15 @@ static __device__ __forceinline__ const float *angles_of(const struct rope_appen
     return (budget && budget->cache_positions ? p.angles : p.text_angles) + at;
 }
 
+/* Returns what a row's queries are multiplied with after their rotation. */
+static __device__ __forceinline__ float query_scale(const struct rope_append_params &p,
+                                                    uint32_t row) {
+    const struct device_step &s = *p.step;
+    if (p.query_beta == 0) return 1.0f;
+    const uint32_t position = row_position(s, (size_t)s.row_seq[row], p.layer, row);
+    return 1.0f + p.query_beta * logf((float)(1 + position / p.query_period));
+}
+
 /* The angles of N pairs. */
 template <int N> struct pair_angles {
     static constexpr int AT_ONCE = N < 4 ? N : 4;
@@ -408,6 +417,11 @@ template <int N> struct head_pairs {
             low[j] = rotates ? x : u;
             high[j] = rotates ? y : v;
         }
+    }
+
+    __device__ __forceinline__ void multiply(float factor) {
+#pragma unroll
+        for (int j = 0; j < N; j++) low[j] *= factor, high[j] *= factor;
     }
 
     __device__ __forceinline__ float largest() const {
@@ -469,6 +483,7 @@ static __global__ void rope_append_vector_kernel(struct rope_append_params p) {
     /* With codes every head's row is unpacked.  If angles were for a branch only, the compiler
      * would unpack before it, and so wait for the row before it asks for them. */
     if (CODES || rotates) pairs.rotate(angles, rotates);
+    if (is_q && p.query_beta != 0) pairs.multiply(query_scale(p, row));
     if (rotates) {
         pairs.pack(&a, &b);
         *reinterpret_cast<words *>(x) = a;
@@ -508,18 +523,20 @@ static __global__ void rope_append_kernel(struct rope_append_params p) {
         if (place.budget && is_v && threadIdx.x == 0) note_token(place);
     }
     const bool rotations = !is_v && !(place.budget && place.budget->cache_positions);
-    const float *c = angles_of(p, row), *s = c + n;
+    const float *c = angles_of(p, row), *s = c + n, factor = is_q ? query_scale(p, row) : 1.0f;
     if (rotations) {
         for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
             const float a = to_float(x[i]), b = to_float(x[i + n]);
             const float u = a * c[i] - b * s[i], v = b * c[i] + a * s[i];
-            store_as(x + i, u);
-            store_as(x + i + n, v);
+            store_as(x + i, u * factor);
+            store_as(x + i + n, v * factor);
             if (is_q) continue;
             store_element(place.row, i, u, p.kv.format);
             store_element(place.row, i + n, v, p.kv.format);
         }
     }
+    for (uint32_t i = 2 * n + threadIdx.x; factor != 1.0f && i < dim; i += blockDim.x)
+        store_as(x + i, to_float(x[i]) * factor);
     if (is_q) return;
     for (uint32_t i = (rotations ? 2 * n : 0) + threadIdx.x; i < dim; i += blockDim.x)
         store_element(place.row, i, to_float(x[i]), p.kv.format);
@@ -552,11 +569,12 @@ static __global__ void rope_append_fp8_kernel(struct rope_append_params p) {
     }
     const uint32_t n = is_v || (place.budget && place.budget->cache_positions) ? 0 : p.n_freqs;
     const float *c = angles_of(p, row), *s = c + p.n_freqs;
+    const float factor = is_q ? query_scale(p, row) : 1.0f;
     float u[FP8_LANE_ELEMENTS], largest = 0.0f;
 #pragma unroll
     for (uint32_t j = 0; j < FP8_LANE_ELEMENTS; j++) {
         const uint32_t i = threadIdx.x + 32 * j;
-        u[j] = i < dim ? rotated(x, i, n, c, s) : 0.0f;
+        u[j] = i < dim ? rotated(x, i, n, c, s) * factor : 0.0f;
         largest = fmaxf(largest, fabsf(u[j])); /* fmaxf ignores NaN */
     }
     __syncwarp(); /* all lanes have read what the stores below overwrite */
@@ -566,7 +584,7 @@ static __global__ void rope_append_fp8_kernel(struct rope_append_params p) {
 #pragma unroll
     for (uint32_t j = 0; j < FP8_LANE_ELEMENTS; j++) {
         const uint32_t i = threadIdx.x + 32 * j;
-        if (i < 2 * n) store_as(x + i, u[j]);
+        if (i < (factor != 1.0f ? dim : 2 * n)) store_as(x + i, u[j]);
         if (!is_q && i < dim) reinterpret_cast<uint8_t *>(place.row)[i] = fp8_code(u[j] * inverse);
     }
 }

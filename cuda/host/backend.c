@@ -108,6 +108,7 @@ static void cuda_destroy(struct backend *be) {
     mirror_free(&cuda->step_block);
     inflight_close(cuda);
     rotary_close(cuda);
+    slopes_close(cuda);
     cudaFree(cuda->attn_stats.lse);
     cudaFree(cuda->attn_stats.scores);
     cudaFree(cuda->changed);

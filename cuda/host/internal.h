@@ -193,6 +193,13 @@ struct rotary {
     float *device_rotations; /* struct key_rotations */
 };
 
+/* The slopes of ALiBi, which are the model's. */
+struct slopes {
+    float *device, *host; /* [n]; host: what `device` was made from */
+    size_t bytes;         /* of `device` */
+    uint32_t n;
+};
+
 struct cuda_backend {
     struct backend base;
     int device;
@@ -228,6 +235,7 @@ struct cuda_backend {
     struct select_memory select;
     struct host_pool_copies store;
     struct rotary rotary[MAX_ROPES];
+    struct slopes slopes;
 
     float *changed; /* device: logits of the sample rows that have penalties or biases */
     size_t changed_bytes;
@@ -331,6 +339,14 @@ int freqs_send(struct cuda_backend *cuda, struct rotary *rotary, const double *i
                uint32_t n_freqs, struct error *err);
 struct key_rotations key_rotations_of(const struct cuda_backend *cuda,
                                       const struct attn_args *args);
+/* Sends the slopes [n_heads] likewise; none if NULL. */
+int slopes_send(struct cuda_backend *cuda, const float *slopes, uint32_t n_heads,
+                struct error *err);
+void slopes_close(struct cuda_backend *cuda);
+/* Returns what distances take from the scores of args, once slopes_send() has sent its slopes. */
+struct score_bias score_bias_of(const struct cuda_backend *cuda, const struct attn_args *args);
+/* Returns the sinks of attn_args as kernels read them. */
+struct head_sinks head_sinks_of(const struct weight *sinks);
 /* Reserves the memory of the attention statistics. */
 int attn_stats_reserve(struct cuda_backend *cuda, size_t n_rows, size_t n_slots, uint32_t n_heads,
                        struct error *err);

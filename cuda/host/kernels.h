@@ -128,7 +128,7 @@ static inline bool rotates_in_vectors(uint32_t n_freqs) {
 
 /* Attention statistics: written by attention for evictions and selections. */
 struct attn_stats {
-    float *lse; /* [n_rows of the step][n_heads], base 2; or NULL */
+    float *lse; /* [n_rows of the step][n_heads], base 2, with sinks; or NULL */
     /* [n_kv_heads][score_stride][group], or NULL: scores of decoding sequences.  A sequence whose
      * budget has scores begins at slot budget.scores_at; where a selection follows, one that
      * selects begins at slot select.scores_at. */
@@ -140,6 +140,23 @@ struct attn_stats {
  * tanh2(inner * product); tanh2 is in device.cuh. */
 struct score_scale {
     float outer, inner;
+};
+
+/* What each query head's softmax has besides keys (attn_args.sinks). */
+struct head_sinks {
+    const void *logits; /* element [n_heads]; NULL: all are 0 */
+    enum element element;
+    bool are_there;
+};
+
+/* What a score gets less by the distance from its key to the query (attn_args.slopes).
+ * common/bias.cuh finds distances. */
+struct score_bias {
+    const float *slopes;            /* [n_heads]; NULL: nothing, and the rest is unused */
+    const struct device_step *step; /* names the pool's own pages, */
+    struct kv_pool kv;              /* whose states say where the keys of bounded caches stand */
+    uint32_t layer, group;          /* group: as in attn_args */
+    uint32_t state_slots;           /* that a page of kv_select.state_pages names */
 };
 
 #define TANH2_UNIT 2.885390082f /* 2 log2(e): tanh(x) = tanh2(TANH2_UNIT * x) */
@@ -215,6 +232,8 @@ struct rope_append_params {
     /* Of rows whose sequence does not count positions in the cache in this layer; NULL:
      * `angles`. */
     const float *text_angles;
+    float query_beta; /* as in rope_append_args, */
+    uint32_t query_period;
 };
 
 /* Attention of the step's first n_decode rows, or of the rows behind them. */
@@ -228,6 +247,8 @@ struct attn_simple_params {
     uint32_t n_rows; /* the launch's rows */
     bool decode;
     struct score_scale scale;
+    struct score_bias bias;
+    struct head_sinks sinks;
     struct attn_stats attn_stats;
     bool selects;    /* as in attn_args */
     uint32_t window; /* a row sees only this many slots, the newest; 0: all */
@@ -253,6 +274,8 @@ struct evict_params {
     struct kv_pool kv;
     uint32_t n_heads, layer;
     struct score_scale scale;
+    struct score_bias bias;
+    struct head_sinks sinks;
     struct attn_stats attn_stats; /* of the same layer's attention */
     struct key_rotations rotations;
     /* The keys that launch_evict_scores() and launch_evict_select() read: those of prompts that

@@ -2,11 +2,13 @@
  * launches. */
 #include "cuda/host/internal.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/error.h"
 #include "engine/device/attention.h"
 #include "engine/device/backend.h"
+#include "engine/device/select.h"
 #include "engine/device/step.h"
 
 int cuda_embed(struct backend *be, const struct embed_args *args, struct error *err) {
@@ -124,6 +126,44 @@ int freqs_send(struct cuda_backend *cuda, struct rotary *rotary, const double *i
     return 0;
 }
 
+int slopes_send(struct cuda_backend *cuda, const float *slopes, uint32_t n_heads,
+                struct error *err) {
+    struct slopes *sent = &cuda->slopes;
+    const size_t bytes = n_heads * sizeof(*slopes);
+    if (!slopes) return 0;
+    if (sent->n == n_heads && memcmp(sent->host, slopes, bytes) == 0) return 0;
+    float *host = realloc(sent->host, bytes);
+    if (!host) return error_set(err, ERR_NOMEM, "cuda: no memory");
+    sent->host = host;
+    sent->n = 0;
+    int rc = device_reserve(cuda, (void **)&sent->device, &sent->bytes, bytes, err);
+    if (!rc) rc = send_array(cuda, sent->device, slopes, bytes, err);
+    if (rc) return rc;
+    memcpy(host, slopes, bytes);
+    sent->n = n_heads;
+    return 0;
+}
+
+void slopes_close(struct cuda_backend *cuda) {
+    cudaFree(cuda->slopes.device);
+    free(cuda->slopes.host);
+}
+
+struct score_bias score_bias_of(const struct cuda_backend *cuda, const struct attn_args *args) {
+    if (!args->slopes) return (struct score_bias){0};
+    return (struct score_bias){.slopes = cuda->slopes.device,
+                               .step = cuda->device_step,
+                               .kv = *args->kv,
+                               .layer = args->layer,
+                               .group = args->group,
+                               .state_slots = kv_state_slots(args->kv)};
+}
+
+struct head_sinks head_sinks_of(const struct weight *sinks) {
+    if (!sinks) return (struct head_sinks){0};
+    return (struct head_sinks){sinks->data, sinks->format.element, true};
+}
+
 static int room_for_angles(struct cuda_backend *cuda, struct rotary *rotary, size_t n_rows,
                            uint32_t n_freqs, bool in_text, struct error *err) {
     return device_reserve(cuda, (void **)&rotary->angles, &rotary->angles_bytes,
@@ -181,7 +221,9 @@ int cuda_rope_append(struct backend *be, const struct rope_append_args *args, st
         .n_rows = cuda->launch_rows,
         .n_heads = args->n_heads,
         .n_freqs = args->n_freqs,
-        .layer = args->layer};
+        .layer = args->layer,
+        .query_beta = args->query_beta,
+        .query_period = args->query_period};
     return cuda_check(cuda, launch_rope_append(&params, launch_of(cuda)), "rope_append", err);
 }
 

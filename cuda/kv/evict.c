@@ -61,6 +61,8 @@ static struct evict_params evict_params(const struct cuda_backend *cuda,
                                  .n_heads = args->n_heads,
                                  .layer = args->layer,
                                  .scale = score_scale_of(args->scale, args->softcap),
+                                 .bias = score_bias_of(cuda, args),
+                                 .sinks = head_sinks_of(args->sinks),
                                  .attn_stats = cuda->attn_stats,
                                  .rotations = key_rotations_of(cuda, args)};
 }

@@ -59,13 +59,25 @@ static __device__ __forceinline__ float fade_after(uint32_t k, uint32_t n) {
     return __expf(-ldexpf((float)n, -(int)k));
 }
 
+/* Returns the share of a row's attention that no token gets, the mean over the query heads from
+ * `first` on.  lse: the row's, of these heads. */
+static __device__ __forceinline__ float sink_share(const struct head_sinks &sinks, const float *lse,
+                                                   uint32_t first, uint32_t group) {
+    float sum = 0.0f;
+    for (uint32_t i = 0; sinks.are_there && i < group; i++)
+        sum += exp2_fast(sink_of(sinks, first + i) - lse[i]);
+    return sum / (float)group;
+}
+
 /* Adds evicted tokens to the first page's lost attention.  Threads 0 to KV_LOST_TERMS - 1 each
- * update their own term.  `given` is what the newest query gave to all the evicted tokens.  `term`
- * is the sum, over these tokens, of the product of what it gave, age and fade. */
+ * update their own term.  `given` is what the newest query gave to all the evicted tokens, and
+ * `to_sinks` what it gave to none.  `term` is the sum, over these tokens, of the product of what it
+ * gave, age and fade. */
 static __device__ __forceinline__ void note_loss(struct kv_page_state *first, uint32_t n_text,
-                                                 float given, float term) {
+                                                 float given, float to_sinks, float term) {
     const uint32_t k = threadIdx.x;
-    const float kept = given < 1.0f - KV_LEAST_KEPT ? 1.0f - given : KV_LEAST_KEPT;
+    const float to_tokens = 1.0f - to_sinks,
+                kept = given < to_tokens - KV_LEAST_KEPT ? to_tokens - given : KV_LEAST_KEPT;
     first->lost[k] =
         first->lost[k] * fade_after(k, n_text - first->lost_at) + __fdividef(term, kept);
 }

@@ -9,6 +9,7 @@
  *
  * Grid:   one block per (KV head, sequence).
  * Bound:  latency.       Oracle: engine/cpu/. */
+#include "cuda/common/bias.cuh"
 #include "cuda/common/pages.cuh"
 #include "cuda/common/rotation.cuh"
 #include "cuda/common/step.cuh"
@@ -24,7 +25,8 @@ struct item {
     const int32_t *pages;
     uint32_t *list; /* [n_slots] */
     uint32_t kv_head, n_slots, n_text;
-    uint32_t last_row; /* the chunk's last row, in the step's matrices */
+    uint32_t last_row; /* the chunk's last row, in the step's matrices, */
+    uint32_t query;    /* and with slopes its position */
 };
 
 /* Describes the block's work; returns false if nothing is evicted. */
@@ -40,6 +42,7 @@ static __device__ __forceinline__ bool item_of(const struct evict_params &p, uin
     item->kv_head = kv_head;
     item->n_text = item->budget->n_before + (uint32_t)s.seq_rows[seq];
     item->last_row = (uint32_t)(s.first_row[seq] + s.seq_rows[seq]) - 1;
+    if (p.bias.slopes) item->query = query_place(p.bias, seq, item->last_row);
     item->list = list_of(p.attn_stats, *item->budget, kv_head, p.n_heads / p.kv.n_kv_heads);
     return true;
 }
@@ -182,6 +185,17 @@ static __device__ bool is_listed(const struct item &item, uint32_t slot) {
     return low < item.budget->capacity && item.list[low] == slot;
 }
 
+/* Returns what the score of the chunk's last row gets less in a slot. */
+static __device__ __forceinline__ float cost_of(const struct evict_params &p,
+                                                const struct item &item, uint32_t head,
+                                                uint32_t slot) {
+    if (!p.bias.slopes) return 0.0f;
+    const struct kv_page_state *state =
+        page_state(p.kv, item.pages[slot / PAGE_TOKENS], item.kv_head);
+    const uint32_t *keys = item.budget->cache_positions ? state->rank : state->position;
+    return distance_cost(p.bias.slopes[head], item.query, keys[slot % PAGE_TOKENS]);
+}
+
 /* Returns the share of the chunk's last row's attention that a slot received, the mean over the
  * group, with a whole warp.  In prompts a slot's number is its rank. */
 static __device__ float last_share(const struct evict_params &p, const struct item &item,
@@ -209,9 +223,18 @@ static __device__ float last_share(const struct evict_params &p, const struct it
 #pragma unroll
         for (uint32_t i = 0; i < LANE_DIMS; i++)
             if (lane + 32 * i < dim) dot += to_float(q[head * dim + lane + 32 * i]) * k[i];
-        share += exp2_fast(fmaf(score_of(p.scale, warp_sum(dot)), LOG2_E, -lse[head]));
+        const float score =
+            score_of(p.scale, warp_sum(dot)) - cost_of(p, item, item.kv_head * group + head, slot);
+        share += exp2_fast(fmaf(score, LOG2_E, -lse[head]));
     }
     return share / (float)group;
+}
+
+/* Returns the same that the sinks received. */
+static __device__ float last_sink_share(const struct evict_params &p, const struct item &item) {
+    const uint32_t group = p.n_heads / p.kv.n_kv_heads, head = item.kv_head * group;
+    return sink_share(p.sinks, p.attn_stats.lse + (size_t)item.last_row * p.n_heads + head, head,
+                      group);
 }
 
 /* Adds the slots that are not listed to the lost attention, with the whole block, before keys and
@@ -240,7 +263,7 @@ static __device__ void lose_unlisted(const struct evict_params &p, const struct 
             given += plan->given[i];
             term += plan->terms[i][lane];
         }
-        note_loss(first, item.n_text, given, term);
+        note_loss(first, item.n_text, given, last_sink_share(p, item), term);
     }
     __syncthreads(); /* lost_at has been read */
     if (threadIdx.x == 0) first->lost_at = item.n_text;

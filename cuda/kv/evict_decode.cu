@@ -92,11 +92,12 @@ static __device__ void evict(const struct kv_pool &kv, const struct item &item,
 }
 
 /* Adds the victim to the lost attention, with the whole block, after evict(). */
-static __device__ void lose_victim(const struct kv_pool &kv, const struct item &item,
+static __device__ void lose_victim(const struct evict_params &p, const struct item &item,
                                    const struct plan &plan) {
-    struct kv_page_state *first = page_state(kv, item.pages[0], item.kv_head);
+    struct kv_page_state *first = page_state(p.kv, item.pages[0], item.kv_head);
     if (threadIdx.x < KV_LOST_TERMS)
         note_loss(first, item.n_text, plan.given,
+                  sink_share(p.sinks, item.lse, item.kv_head * item.group, item.group),
                   plan.given * (float)plan.age * fade_after(threadIdx.x, plan.age));
     __syncthreads(); /* lost_at has been read */
     if (threadIdx.x == 0) first->lost_at = item.n_text;
@@ -129,7 +130,7 @@ static __global__ void __launch_bounds__(BLOCK) evict_decode_kernel(const struct
     const unsigned long long first = block_min(leaver.order, &plan);
     if (leaver.order == first && first != ~0ull) evict(p.kv, item, leaver, &plan);
     __syncthreads();
-    lose_victim(p.kv, item, plan);
+    lose_victim(p, item, plan);
     for (uint32_t slot = threadIdx.x; slot < item.n_slots; slot += BLOCK) {
         struct kv_page_state *state = page_state(p.kv, item.pages[slot / PAGE_TOKENS], kv_head);
         uint32_t *rank = &state->rank[slot % PAGE_TOKENS];

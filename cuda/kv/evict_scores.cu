@@ -15,6 +15,7 @@
  * Grid:   (pages, KV heads, sequences).  Bound: tensor cores, half of what attention does.
  * Oracle: engine/cpu/.  evict_scores_simple_kernel takes the shapes that evict_scores_kernel
  * lacks. */
+#include "cuda/common/bias.cuh"
 #include "cuda/common/mma.cuh"
 #include "cuda/common/pages.cuh"
 #include "cuda/common/rotation.cuh"
@@ -33,6 +34,7 @@ struct work {
     const char *keys;      /* the KV head's rows of the page */
     bool rotates;          /* its keys must be rotated */
     int n_valid;           /* slots of the page that are in use */
+    uint32_t query;        /* with slopes: the position of its first row */
     int first_row, n_rows; /* the sequence's rows in the step's matrices */
     int first_token;       /* the first row that counts and sees a slot of the page */
     int first_seer;        /* row i sees slot j of the page if i >= first_seer + j */
@@ -53,9 +55,15 @@ static __device__ __forceinline__ bool work_of(const struct evict_params &p, str
     w->n_valid = min(n_slots - base, (int)PAGE_TOKENS);
     w->first_row = s.first_row[seq];
     w->n_rows = s.seq_rows[seq];
+    if (p.bias.slopes) w->query = query_place(p.bias, seq, (uint32_t)w->first_row);
     w->first_seer = base - (n_slots - w->n_rows);
     w->first_token = max((int)w->budget->score_row, max(w->first_seer, 0));
     return true;
+}
+
+/* Returns the positions of the page's keys, as the step counts them. */
+static __device__ __forceinline__ const uint32_t *key_positions(const struct work &w) {
+    return w.budget->cache_positions ? w.state->rank : w.state->position;
 }
 
 /* A slot's score while rows are added to it. */
@@ -139,6 +147,24 @@ static __device__ __forceinline__ void multiply(float (&s)[PAGE_TOKENS / 8][4], 
     }
 }
 
+/* Takes from products what the distances of keys cost; v: the warp's first row. */
+static __device__ __forceinline__ void add_bias(float (&s)[PAGE_TOKENS / 8][4],
+                                                const struct evict_params &p, const struct work &w,
+                                                int v, int group, int lane) {
+    const uint32_t *keys = key_positions(w);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int row = v + lane / 4 + h * 8;
+        const uint32_t query = w.query + row / group;
+        const float slope = p.bias.slopes[blockIdx.y * group + row % group] / p.scale.outer;
+#pragma unroll
+        for (int i = 0; i < PAGE_TOKENS / 4; i++) {
+            const int slot = i / 2 * 8 + lane % 4 * 2 + i % 2;
+            s[i / 2][2 * h + i % 2] -= distance_cost(slope, query, keys[slot]);
+        }
+    }
+}
+
 /* Stores the probabilities of the warp's 16 rows, 0 where a row sees nothing; its first row is
  * v. */
 static __device__ __forceinline__ void store_probabilities(float *to, const struct evict_params &p,
@@ -213,6 +239,7 @@ static __global__ void __launch_bounds__(THREADS) evict_scores_kernel(const stru
         float s[PAGE_TOKENS / 8][4] = {};
         multiply<T, D>(s, plan.q + warp * 16 * plan.STRIDE, plan.k, lane);
         if (p.scale.inner > 0) cap_products(s, p.scale.inner);
+        if (p.bias.slopes) add_bias(s, p, w, first + warp * 16, group, lane);
         store_probabilities(plan.p + warp * 16 * P_STRIDE, p, w, s, first + warp * 16, end, group,
                             lane);
         __syncthreads(); /* P is stored, and all warps are done with Q */
@@ -262,7 +289,10 @@ static __global__ void __launch_bounds__(THREADS)
             const size_t row = (size_t)(w.first_row + token);
             for (int i = 0; i < group; i++) {
                 const uint32_t head = kv_head * group + i;
-                const float score = dot_query(p, key, row, head);
+                float score = dot_query(p, key, row, head);
+                if (p.bias.slopes)
+                    score -=
+                        distance_cost(p.bias.slopes[head], w.query + token, key_positions(w)[slot]);
                 column.received +=
                     exp2_fast(fmaf(score, LOG2_E, -p.attn_stats.lse[row * p.n_heads + head]));
             }

@@ -236,12 +236,7 @@ int cpu_backend_create(struct backend **out, const struct cpu_config *config, st
     cpu->kernels = isa->kernels;
     cpu->bf16_products = bf16_products ? isa_bf16_products(isa) : NULL;
     cpu->int8_products = config->int8_products ? isa->int8_products : NULL;
-    cpu->base = (struct backend){.ops = &cpu_ops,
-                                 .name = "cpu",
-                                 .act_dtype = DTYPE_F32,
-                                 .takes_slopes = true,
-                                 .has_sinks = true,
-                                 .scales_queries = true};
+    cpu->base = (struct backend){.ops = &cpu_ops, .name = "cpu", .act_dtype = DTYPE_F32};
     snprintf(cpu->base.description, sizeof(cpu->base.description),
              "CPU, %s, %u threads, %s products%s", isa_name(isa->isa), n_threads,
              bf16_products ? "bfloat16" : "float32",

@@ -31,7 +31,7 @@ struct rope_append_args {
     uint32_t layer, n_heads;
     uint32_t rope; /* < MAX_ROPES: which of the model's frequencies these are */
     /* Not 0: after its rotation q of position p is multiplied with
-     * 1 + query_beta * ln(1 + floor(p / query_period)).  Only where the backend scales_queries. */
+     * 1 + query_beta * ln(1 + floor(p / query_period)). */
     float query_beta;
     uint32_t query_period;
 };
@@ -55,19 +55,19 @@ struct attn_args {
     uint32_t n_freqs, rope;
     /* ALiBi: host [n_heads], or NULL.  Each score gets less by slopes[head] times the distance from
      * the key to the query, in positions of the step: those of the text, or with cache_positions
-     * ranks.  Not NULL only where the backend takes_slopes. */
+     * ranks. */
     const float *slopes;
     /* With slopes: the layer group (select.h) that this layer is sparse in, which names the tokens
      * in its slots where a sequence selects; NO_GROUP: none. */
     uint32_t group;
-    /* f32 [n_rows, n_heads], or NULL: base-2 logarithm of the sum of exp over the visited keys, for
-     * the rows that attn_prefill computes.  Not with keys that are rotated when they are read. */
+    /* f32 [n_rows, n_heads], or NULL: base-2 logarithm of the sum of exp over the visited keys and
+     * the sink, for the rows that attn_prefill computes.  Not with keys that are rotated when they
+     * are read. */
     float *lse;
     /* NULL: none.  Otherwise each query head's softmax has one more logit, a sink, which belongs to
      * no key and adds nothing to the output.  It is neither scaled nor soft-capped.  [n_heads] of
      * a format that weight_is_plain(); if its data are NULL, all are 0: each sum gets exp(0).
-     * Attention statistics and token scores are shares of the whole sum.  Only where the backend
-     * has_sinks. */
+     * Attention statistics and token scores are shares of the whole sum. */
     const struct weight *sinks;
     /* select() follows, with the same arguments: attn_decode keeps the attention statistics that it
      * needs. */

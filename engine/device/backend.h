@@ -268,14 +268,11 @@ struct backend {
     const struct backend_ops *ops;
     const char *name; /* "cpu", "cuda" */
     enum dtype act_dtype;
-    bool takes_slopes; /* attention has ALiBi (attn_args.slopes) */
     /* run_graph() captures a CUDA graph for each n_rows, so the caller rounds up to few sizes. */
     bool repeats;
     /* The device works while the host does, so a step is best submitted before the results of the
      * previous one are known. */
     bool runs_ahead;
-    bool has_sinks;      /* attention takes attn_args.sinks */
-    bool scales_queries; /* rope_append takes query_beta */
     /* Which weights round their input where the device can, and from how many rows on. */
     enum input_rounding input_rounding;
     uint32_t rounds_inputs_from;

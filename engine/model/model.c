@@ -356,26 +356,6 @@ int model_check(const struct model *model, struct error *err) {
     return model->files ? model->files->ops->check(model->files, err) : 0;
 }
 
-static int check_device(const struct model_config *c, const char *dir, const struct backend *be,
-                        struct error *err) {
-    if (c->slopes && !be->takes_slopes)
-        return error_set(err, ERR_UNSUPPORTED,
-                         "%.200s: positions as a bias of attention scores (ALiBi) are not "
-                         "supported on the device %s",
-                         dir, be->name);
-    if (c->query_beta > 0 && !be->scales_queries)
-        return error_set(
-            err, ERR_UNSUPPORTED,
-            "%.200s: config.json: 'llama_4_scaling_beta': the device %s does not scale "
-            "queries by their position: --max-model-len must be at most %" PRIu32,
-            dir, be->name, c->query_period);
-    if (c->softmax == SOFTMAX_PLAIN || be->has_sinks) return 0;
-    return error_set(err, ERR_UNSUPPORTED,
-                     "%.200s: config.json: 'softmax_type': the device %s has no sinks in its "
-                     "softmax",
-                     dir, be->name);
-}
-
 static int open_files(struct model *model, const char *dir, struct error *err) {
     const struct quantisation *how = &model->config.quantisation;
     return *how->method ? quantised_source_open(&model->files, dir, how, err)
@@ -396,7 +376,6 @@ static int open_model(struct loader *l, const char *dir) {
     struct model *model = l->model;
     int rc = model_config_load(&model->config, dir, l->source->context, l->err);
     if (rc) return rc;
-    if ((rc = check_device(&model->config, dir, l->be, l->err))) return rc;
     model->layers = calloc(model->config.n_layers, sizeof(*model->layers));
     if (!model->layers)
         return error_set(l->err, ERR_NOMEM, "%.200s: no memory for its layers", dir);

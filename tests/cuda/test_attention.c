@@ -8,6 +8,7 @@
 #include "engine/device/pages.h"
 #include "engine/device/step.h"
 #include "tests/cuda/cuda_test.h"
+#include "tests/cuda/score_terms.h"
 
 enum { N_LAYERS = 2, MAX_SEQS = 8, MAX_PAGES = 40 };
 
@@ -20,6 +21,8 @@ struct batch {
     struct step_seq seqs[MAX_SEQS];
     uint32_t windows[N_LAYERS];
     float softcap;
+    struct score_terms terms;
+    float query_beta; /* with periods of 100 positions */
     uint32_t *positions;
     double inv_freq[128];
     struct kv_pool cpu_kv, gpu_kv;
@@ -47,6 +50,7 @@ static void make_pools(struct batch *b) {
 }
 
 static void free_batch(struct batch *b) {
+    score_terms_fini(&b->terms);
     gpu_free(b->gpu_kv.base);
     cpu->ops->free(cpu, b->cpu_kv.base);
     free(b->positions);
@@ -76,8 +80,15 @@ static struct step make_step(struct batch *b, const uint32_t *seen, const uint32
 
 static int submit_layer(struct backend *be, const struct batch *b, const struct kv_pool *kv,
                         uint32_t layer, void *qkv, void *out, struct error *err) {
-    const struct rope_append_args rope = {qkv,   kv,         b->inv_freq, 1.25f, b->n_freqs,
-                                          layer, b->n_heads, 0,           0,     0};
+    const struct rope_append_args rope = {.qkv = qkv,
+                                          .kv = kv,
+                                          .inv_freq = b->inv_freq,
+                                          .rope_scale = 1.25f,
+                                          .n_freqs = b->n_freqs,
+                                          .layer = layer,
+                                          .n_heads = b->n_heads,
+                                          .query_beta = b->query_beta,
+                                          .query_period = 100};
     const struct attn_args attn = {.q = qkv,
                                    .q_stride = width_of(b),
                                    .out = out,
@@ -85,7 +96,10 @@ static int submit_layer(struct backend *be, const struct batch *b, const struct 
                                    .layer = layer,
                                    .n_heads = b->n_heads,
                                    .scale = (float)(1 / sqrt(b->dim)),
-                                   .softcap = b->softcap};
+                                   .softcap = b->softcap,
+                                   .slopes = slopes_of(&b->terms),
+                                   .group = NO_GROUP,
+                                   .sinks = sinks_on(&b->terms, be)};
     int rc = be->ops->rope_append(be, &rope, err);
     if (!rc) rc = be->ops->attn_decode(be, &attn, err);
     return rc ? rc : be->ops->attn_prefill(be, &attn, err);
@@ -208,14 +222,15 @@ static const uint32_t shapes[][4] = {/* heads, kv heads, head_dim, rotary pairs 
                                      {3, 1, 96, 48},  {4, 2, 256, 128}, {16, 2, 64, 16}};
 enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 
+static const uint32_t ragged[MAX_SEQS] = {0, 1, 63, 64, 65, 130, 577, 200};
+
 static void check_ragged(const uint32_t *rows, const uint32_t *windows, float softcap) {
-    static const uint32_t history[MAX_SEQS] = {0, 1, 63, 64, 65, 130, 577, 200};
     for (size_t s = 0; s < N_SHAPES; s++) {
         for (enum page_format format = PAGE_F32; format <= PAGE_FP8; format++) {
             struct batch *b =
                 new_batch(shapes[s][0], shapes[s][1], shapes[s][2], shapes[s][3], format);
             b->n_seqs = MAX_SEQS;
-            memcpy(b->history, history, sizeof(history));
+            memcpy(b->history, ragged, sizeof(ragged));
             memcpy(b->rows, rows, sizeof(b->rows));
             memcpy(b->windows, windows, sizeof(b->windows));
             b->softcap = softcap;
@@ -246,6 +261,38 @@ static void soft_caps_equal_the_cpu(void **state) {
     check_ragged((const uint32_t[MAX_SEQS]){1, 300, 1, 1, 1, 1, 200, 1}, windows, 0.5f);
 }
 
+/* Sinks and distances, alone, together, and beside a cap and a window. */
+static void sinks_and_slopes_equal_the_cpu(void **state) {
+    static const uint32_t rows[][MAX_SEQS] = {{1, 1, 1, 1, 70, 5, 1, 128},
+                                              {1, 300, 1, 1, 1, 1, 200, 1}};
+    for (uint32_t i = 0; i < 4 * N_SHAPES; i++) {
+        const uint32_t *shape = shapes[i % N_SHAPES];
+        const enum page_format format = (enum page_format)(PAGE_F32 + i / N_SHAPES);
+        struct batch *b = new_batch(shape[0], shape[1], shape[2], shape[3], format);
+        b->n_seqs = MAX_SEQS;
+        memcpy(b->history, ragged, sizeof(ragged));
+        memcpy(b->rows, rows[i % 2], sizeof(rows[0]));
+        if (i % 3 == 1) b->windows[0] = 50;
+        b->softcap = i % 5 == 3 ? 4 : 0;
+        score_terms_init(&b->terms, score_case_at(1 + i % 4));
+        check_batch(b);
+    }
+}
+
+/* Each length of a period occurs, in the past and in the step. */
+static void queries_are_scaled_by_their_position(void **state) {
+    for (size_t s = 0; s < N_SHAPES; s++)
+        for (enum page_format format = PAGE_F32; format <= PAGE_FP8; format++) {
+            struct batch *b =
+                new_batch(shapes[s][0], shapes[s][1], shapes[s][2], shapes[s][3], format);
+            b->n_seqs = 4;
+            memcpy(b->history, (const uint32_t[]){0, 99, 577, 95}, 4 * sizeof(uint32_t));
+            memcpy(b->rows, (const uint32_t[]){1, 1, 40, 300}, 4 * sizeof(uint32_t));
+            b->query_beta = 0.25f;
+            check_batch(b);
+        }
+}
+
 /* Texts so long, and rows so few, that prompts are split; with 8-bit pages so few that none are
  * copied, and too many in one prompt.  A window that leaves some pieces empty, and one in all
  * layers. */
@@ -264,6 +311,7 @@ static void few_rows_behind_long_texts_equal_the_cpu(void **state) {
                 memcpy(b->rows, rows[i % 2], sizeof(rows[0]));
                 memcpy(b->windows, windows[w], sizeof(b->windows));
                 b->softcap = w == 1 ? 4 : 0;
+                score_terms_init(&b->terms, score_case_at((uint32_t)(i + s)));
                 check_batch(b);
             }
         }
@@ -323,6 +371,7 @@ static void graphs_of_few_rows_equal_the_cpu(void **state) {
                 b->history[0] = 200, b->history[1] = 2000;
                 memcpy(b->windows, windows[w], sizeof(b->windows));
                 b->softcap = w == 1 ? 4 : 0;
+                score_terms_init(&b->terms, score_case_at((uint32_t)(w + s)));
                 check_graphs(b);
             }
         }
@@ -335,6 +384,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(ragged_batches_equal_the_cpu),
         cmocka_unit_test(windows_equal_the_cpu),
         cmocka_unit_test(soft_caps_equal_the_cpu),
+        cmocka_unit_test(sinks_and_slopes_equal_the_cpu),
+        cmocka_unit_test(queries_are_scaled_by_their_position),
         cmocka_unit_test(few_rows_behind_long_texts_equal_the_cpu),
         cmocka_unit_test(graphs_of_few_rows_equal_the_cpu),
     };

@@ -7,6 +7,7 @@
  * each step begins alike on both, and a tie that rounding has decided does no harm later.  After a
  * compression the same goes for keys and values. */
 #include "tests/cuda/cuda_test.h"
+#include "tests/cuda/score_terms.h"
 
 #include "engine/base/sizes.h"
 #include "engine/cpu/fp8.h"
@@ -45,6 +46,8 @@ struct text {
 struct rig {
     uint32_t n_heads, n_kv, dim, n_freqs;
     float softcap;
+    struct score_terms terms;
+    float query_beta;           /* with periods of 100 positions */
     uint32_t windows[N_LAYERS]; /* layers with a window have no budget */
     struct layer_set budgeted;
     bool has_windows;
@@ -169,8 +172,15 @@ static int run_layers(struct backend *be, struct rig *r, bool prompts, struct er
     int rc = 0;
     for (uint32_t l = 0; l < N_LAYERS && !rc; l++) {
         void *qkv = on_gpu ? r->gpu_qkv[l] : r->qkv[l];
-        const struct rope_append_args rope = {qkv, kv,         r->inv_freq, 1.25f, r->n_freqs,
-                                              l,   r->n_heads, 0,           0,     0};
+        const struct rope_append_args rope = {.qkv = qkv,
+                                              .kv = kv,
+                                              .inv_freq = r->inv_freq,
+                                              .rope_scale = 1.25f,
+                                              .n_freqs = r->n_freqs,
+                                              .layer = l,
+                                              .n_heads = r->n_heads,
+                                              .query_beta = r->query_beta,
+                                              .query_period = 100};
         const struct attn_args attn = {.q = qkv,
                                        .q_stride = width_of(r),
                                        .out = on_gpu ? r->gpu_out[l] : r->out[l],
@@ -179,6 +189,9 @@ static int run_layers(struct backend *be, struct rig *r, bool prompts, struct er
                                        .n_heads = r->n_heads,
                                        .scale = (float)(1 / sqrt(r->dim)),
                                        .softcap = r->softcap,
+                                       .slopes = slopes_of(&r->terms),
+                                       .group = NO_GROUP,
+                                       .sinks = sinks_on(&r->terms, be),
                                        .inv_freq = r->inv_freq,
                                        .rope_scale = 1.25f,
                                        .n_freqs = r->n_freqs};
@@ -536,16 +549,19 @@ static void free_rig(struct rig *r) {
         gpu_free(r->gpu_qkv[l]), gpu_free(r->gpu_out[l]);
         free(r->qkv[l]), free(r->out[l]);
     }
+    score_terms_fini(&r->terms);
     gpu_free(r->gpu_kv.base);
     cpu->ops->free(cpu, r->cpu_kv.base);
     free(r);
 }
 
 /* window: of the first layer; 0: it has a budget, too. */
-static void check_windowed(const uint32_t *shape, enum page_format format, enum ranked ranked,
-                           float softcap, uint32_t window) {
+static void check_terms(const uint32_t *shape, enum page_format format, enum ranked ranked,
+                        float softcap, uint32_t window, struct score_case terms) {
     struct rig *r = new_rig(shape, format, ranked);
     r->softcap = softcap;
+    score_terms_init(&r->terms, terms);
+    r->query_beta = terms.sinks == ZERO_SINKS ? 0.25f : 0;
     r->windows[0] = window;
     r->has_windows = window > 0;
     for (uint32_t l = window > 0; l < N_LAYERS; l++) layer_set_add(&r->budgeted, l);
@@ -561,6 +577,11 @@ static void check_windowed(const uint32_t *shape, enum page_format format, enum 
      * nearly all evictions would differ. */
     assert_true(r->n_events > 100 && r->n_ties * 4 < r->n_events);
     free_rig(r);
+}
+
+static void check_windowed(const uint32_t *shape, enum page_format format, enum ranked ranked,
+                           float softcap, uint32_t window) {
+    check_terms(shape, format, ranked, softcap, window, score_case_at(0));
 }
 
 static void check_shape(const uint32_t *shape, enum page_format format, enum ranked ranked,
@@ -650,6 +671,15 @@ static void layers_with_a_window_keep_the_text(void **state) {
     close_another(shared);
 }
 
+/* What tokens receive are shares of a sum with the sink; distances are those of the text, or in
+ * the cache. */
+static void sinks_and_slopes_equal_the_cpu(void **state) {
+    for (uint32_t i = 0; i < N_SHAPES; i += small ? N_SHAPES - 1 : 1)
+        for (uint32_t j = 0; j < 2; j++)
+            check_terms(shapes[i], j ? PAGE_FP8 : PAGE_BF16, (enum ranked)((i + j) % 3),
+                        i % 4 == 1 ? 4 : 0, 0, score_case_at(1 + (i + 2 * j) % 4));
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bf16_pages_equal_the_cpu),
@@ -659,6 +689,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(copies_that_do_not_fit_are_not_needed),
         cmocka_unit_test(batch_invariant_backends_make_no_copies),
         cmocka_unit_test(layers_with_a_window_keep_the_text),
+        cmocka_unit_test(sinks_and_slopes_equal_the_cpu),
     };
     return run_on_backends(argc, argv, 0, tests, COUNT(tests));
 }

@@ -17,6 +17,7 @@
 #include "engine/device/select.h"
 #include "engine/device/step.h"
 #include "tests/cuda/cuda_test.h"
+#include "tests/cuda/score_terms.h"
 
 enum { N_LAYERS = 9, N_TEXTS = 4, MAX_TOKENS = 1600, TEXT_PAGES = MAX_TOKENS / PAGE_TOKENS };
 enum { MAX_SELECTED = 192, CHOSEN_PAGES = MAX_SELECTED / PAGE_TOKENS, N_SINK = 4, N_TAIL = 64 };
@@ -56,6 +57,8 @@ struct side {
 struct rig {
     uint32_t n_heads, n_kv, dim;
     float softcap;
+    struct score_terms terms;
+    uint32_t positions[N_TEXTS];
     struct side cpu, gpu;
     struct text texts[N_TEXTS];
     float *q[N_LAYERS]; /* of the step */
@@ -84,6 +87,12 @@ static const struct layer_group *group_of(uint32_t layer) {
         if (layer >= groups[g].first && layer < groups[g].end && windows[layer] == 0)
             return &groups[g];
     return NULL;
+}
+
+/* As in attn_args. */
+static uint32_t sparse_group(uint32_t layer) {
+    const struct layer_group *group = group_of(layer);
+    return group ? (uint32_t)(group - groups) : NO_GROUP;
 }
 
 /* Returns the host layer of the group's first sparse layer. */
@@ -196,6 +205,9 @@ static int run_layers(struct rig *r, struct side *side, struct error *err) {
                                                   .n_heads = r->n_heads,
                                                   .scale = (float)(1 / sqrt(r->dim)),
                                                   .softcap = r->softcap,
+                                                  .slopes = slopes_of(&r->terms),
+                                                  .group = sparse_group(l),
+                                                  .sinks = sinks_on(&r->terms, side->be),
                                                   .selects = filters},
                                          .group = &groups[filters ? g : 0],
                                          .group_index = g,
@@ -222,7 +234,11 @@ static void make_step(struct rig *r) {
         .n_rows = N_TEXTS, .n_seqs = N_TEXTS, .n_decode = N_TEXTS, .n_layers = N_LAYERS};
     r->step.windows = windows;
     r->step.seqs = r->seqs;
-    for (uint32_t i = 0; i < N_TEXTS; i++) r->seqs[i] = describe(&r->texts[i], i);
+    r->step.positions = r->positions;
+    for (uint32_t i = 0; i < N_TEXTS; i++) {
+        r->seqs[i] = describe(&r->texts[i], i);
+        r->positions[i] = r->texts[i].n_tokens - 1;
+    }
     for (uint32_t l = 0; l < N_LAYERS; l++) {
         /* Near what the step before asked for: so some tokens are chosen again. */
         float *change = random_bf16(n, 1);
@@ -261,8 +277,11 @@ static double head_score(const struct rig *r, const struct text *t, uint32_t lay
         sum +=
             (double)q[d] * load_as_f32(key, kv_head * r->dim + d, page_element(r->cpu.kv.format));
     if (r->cpu.kv.format == PAGE_FP8) sum *= fp8_factor(scale_of(r, key, kv_head));
-    const double score = sum / sqrt(r->dim), cap = r->softcap;
-    return cap > 0 ? cap * tanh(score / cap) : score;
+    const double score = sum / sqrt(r->dim), cap = r->softcap,
+                 cost = r->terms.is.slopes
+                            ? r->terms.slopes[head] * (double)(t->n_tokens - 1 - token)
+                            : 0;
+    return (cap > 0 ? cap * tanh(score / cap) : score) - cost;
 }
 
 static double token_score(const struct rig *r, const struct text *t, uint32_t layer, uint32_t row,
@@ -270,6 +289,8 @@ static double token_score(const struct rig *r, const struct text *t, uint32_t la
     double best = 0;
     for (uint32_t head = 0; head < r->n_heads; head++) {
         double sum = 0;
+        if (r->terms.is.sinks == ZERO_SINKS) sum = 1;
+        if (r->terms.is.sinks == LEARNED_SINKS) sum = exp((double)r->terms.logits[head]);
         for (uint32_t i = 0; i < t->n_tokens; i++)
             sum += exp(head_score(r, t, layer, row, head, i));
         best = fmax(best, exp(head_score(r, t, layer, row, head, token)) / sum);
@@ -510,13 +531,16 @@ static void free_rig(struct rig *r) {
         for (uint32_t i = 0; i < N_TEXTS; i++) free(r->texts[i].tokens[l]);
         free(r->q[l]);
     }
+    score_terms_fini(&r->terms);
     free_side(&r->cpu), free_side(&r->gpu);
     free(r);
 }
 
-static void check_shape(const uint32_t *shape, enum page_format format, enum store_kind kind) {
+static void check_terms(const uint32_t *shape, enum page_format format, enum store_kind kind,
+                        struct score_case terms) {
     static const char *const names[] = {"pages", "blocks", "fp8 blocks"};
     struct rig *r = new_rig(shape, format, kind);
+    score_terms_init(&r->terms, terms);
     if (format == PAGE_F16 || kind == IN_PAGES) r->softcap = 6; /* scores are about 10 at most */
     const uint32_t n_steps = small ? 4 : 80;
     for (uint32_t step = 0; step < n_steps; step++) {
@@ -530,6 +554,10 @@ static void check_shape(const uint32_t *shape, enum page_format format, enum sto
            r->n_fetched);
     assert_true(r->n_states > 2 * n_steps && r->n_ties * 4 < r->n_states && r->n_fetched > 0);
     free_rig(r);
+}
+
+static void check_shape(const uint32_t *shape, enum page_format format, enum store_kind kind) {
+    check_terms(shape, format, kind, score_case_at(0));
 }
 
 static const uint32_t shapes[][3] = {/* heads, kv heads, head_dim */
@@ -559,6 +587,13 @@ static void fp8_selections_equal_the_cpu(void **state) {
     for (uint32_t i = 0; i < N_SHAPES; i += small ? N_SHAPES - 1 : 1)
         check_shape(shapes[i], PAGE_FP8, IN_BLOCKS);
     check_shape(shapes[0], PAGE_FP8, IN_PAGES);
+}
+
+/* Chosen tokens lie in any order, and are as far away as in the text. */
+static void sinks_and_slopes_equal_the_cpu(void **state) {
+    for (uint32_t i = 0; i < N_SHAPES; i += small ? N_SHAPES - 1 : 1)
+        check_terms(shapes[i], i % 2 ? PAGE_FP8 : PAGE_BF16, i % 3 ? IN_BLOCKS : IN_PAGES,
+                    score_case_at(1 + i % 4));
 }
 
 /* What was written by then is in the blocks, although the pages are written again by the step that
@@ -653,6 +688,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(f16_selections_equal_the_cpu),
         cmocka_unit_test(f32_selections_equal_the_cpu),
         cmocka_unit_test(fp8_selections_equal_the_cpu),
+        cmocka_unit_test(sinks_and_slopes_equal_the_cpu),
         cmocka_unit_test(copies_end_before_a_step_writes_their_pages),
         cmocka_unit_test(pages_come_back_as_they_went),
     };

@@ -1,13 +1,14 @@
 /* test_sparse.c - sparse prompts of the CUDA backend against the CPU's: which slots the tiles of
  * every head visit, what is reported about them, and attention over them.
  *
- * Both backends start from the same numbers, which bf16 holds exactly, and positions are all 0, so
- * that nothing is rounded on the way to the scores: these differ by the order of f32 sums, 1e-6 of
- * a score.  Two scores around the last one chosen may be that close, and then the sides choose
+ * Both backends start from the same numbers, which bf16 holds exactly.  Frequencies are all 0, so
+ * nothing is rounded on the way to the scores.  These differ by the order of f32 sums, 1e-6 of a
+ * score.  Two scores around the last one chosen may be that close, and then the sides choose
  * differently; among a thousand random scores neighbours are 1e-3 apart, so that one head in a
  * thousand may do so.  MOST_TIES of all heads are allowed to.  What does not come from scores
  * (A-shape, synthetic lines, dense tiles) is the same without exception. */
 #include "tests/cuda/cuda_test.h"
+#include "tests/cuda/score_terms.h"
 
 #include "cuda/attention/sparse/sparse_test.h"
 #include "engine/cpu/sparse.h"
@@ -59,6 +60,8 @@ struct rig {
     struct kv_view views[2];
     struct step_seq seqs[2];
     struct step step;
+    uint32_t positions[OTHER_ROWS + MAX_SLOTS];
+    struct score_terms terms;
     float *qkv; /* [OTHER_ROWS + n_slots] rows: the other prompt's, then all of the sparse one */
     void *gpu_qkv;
     float *out, *lse, *gpu_out, *gpu_lse; /* of the same rows */
@@ -72,11 +75,6 @@ static size_t width_of(const struct shape *s) {
 
 static uint32_t slots_of(const struct shape *s) {
     return s->first_slot + s->n_rows;
-}
-
-static const uint32_t *no_positions(void) {
-    static const uint32_t zeros[OTHER_ROWS + MAX_SLOTS];
-    return zeros;
 }
 
 /* ---- setting up ---- */
@@ -112,9 +110,10 @@ static void make_pools(struct rig *r) {
     for (uint32_t i = 0; i < N_PAGES; i++) r->pages[i % 2][i / 2] = N_PAGES - 1 - i;
 }
 
-static void make_rig(struct rig *r, const struct shape *s) {
+static void make_rig(struct rig *r, const struct shape *s, struct score_case terms) {
     const size_t n = OTHER_ROWS + slots_of(s), n_out = n * s->n_heads * s->dim;
     *r = (struct rig){.shape = s};
+    score_terms_init(&r->terms, terms);
     make_patterns(r);
     make_pools(r);
     r->sparse = (struct attn_sparse){.patterns = r->patterns,
@@ -135,6 +134,7 @@ static void make_rig(struct rig *r, const struct shape *s) {
 }
 
 static void free_rig(struct rig *r) {
+    score_terms_fini(&r->terms);
     cpu->ops->free(cpu, r->cpu_kv.base);
     gpu_free(r->gpu_kv.base);
     gpu_free(r->gpu_qkv);
@@ -179,10 +179,12 @@ static void describe_step(struct rig *r, bool other, uint32_t first, uint32_t n,
                                           .n_rows = n,
                                           .layers = &r->views[1],
                                           .sparse = sparse ? &r->sparse : NULL};
+    for (uint32_t i = 0; i < OTHER_ROWS; i++) r->positions[i] = i;
+    for (uint32_t i = 0; i < n; i++) r->positions[r->seqs[n_seqs - 1].first_row + i] = first + i;
     r->step = (struct step){.n_rows = (other ? OTHER_ROWS : 0) + n,
                             .n_seqs = n_seqs,
                             .n_layers = 1,
-                            .positions = no_positions(),
+                            .positions = r->positions,
                             .seqs = r->seqs};
 }
 
@@ -228,6 +230,9 @@ static void attend(const struct rig *r, const struct side *s) {
                                    .n_heads = r->shape->n_heads,
                                    .scale = (float)(1 / sqrt(r->shape->dim)),
                                    .softcap = r->shape->softcap,
+                                   .slopes = slopes_of(&r->terms),
+                                   .group = NO_GROUP,
+                                   .sinks = sinks_on(&r->terms, s->be),
                                    .lse = s->lse};
     must(s->be->ops->attn_prefill(s->be, &args, &err), &err);
 }
@@ -241,6 +246,8 @@ static void build_index(const struct rig *r, const struct side *s, float *densit
                                            .n_heads = r->shape->n_heads,
                                            .scale = (float)(1 / sqrt(r->shape->dim)),
                                            .softcap = r->shape->softcap,
+                                           .slopes = slopes_of(&r->terms),
+                                           .sinks = sinks_on(&r->terms, s->be),
                                            .density = density};
     must(s->be->ops->sparse->index(s->be, &args, &err), &err);
 }
@@ -343,11 +350,11 @@ static void compare_attention(struct rig *r) {
     }
 }
 
-static void run_shape(const struct shape *s) {
+static void run_shape(const struct shape *s, struct score_case terms) {
     struct rig r;
     float density[MOST_HEADS], expected_density[MOST_HEADS];
     struct sparse_totals got, expected;
-    make_rig(&r, s);
+    make_rig(&r, s, terms);
     reserve(cpu, s);
     reserve(gpu, s);
     run_side(&r, false, expected_density, &expected);
@@ -360,10 +367,20 @@ static void run_shape(const struct shape *s) {
 static void sparse_prompts_visit_what_the_cpu_chooses(void **state) {
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
         if (small && shapes[i].n_rows > 600) continue;
-        run_shape(&shapes[i]);
+        run_shape(&shapes[i], score_case_at(0));
     }
     printf("%u of %u heads differ by near ties\n", n_ties, n_heads_seen);
     assert_true(n_ties <= MOST_TIES);
+}
+
+static void sinks_and_slopes_equal_the_cpu(void **state) {
+    for (uint32_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+        if (small && shapes[i].n_rows > 600) continue;
+        run_shape(&shapes[i], score_case_at(1 + i % 4));
+        if (!small) run_shape(&shapes[i], score_case_at(1 + (i + 1) % 4));
+    }
+    printf("%u of %u heads differ by near ties\n", n_ties, n_heads_seen);
+    assert_true(n_ties <= 3 * MOST_TIES);
 }
 
 static void nothing_was_visited_since(void **state) {
@@ -381,7 +398,7 @@ static void too_many_lines_are_refused(void **state) {
     struct error err = {0};
     struct shape s = shapes[1];
     struct rig r;
-    make_rig(&r, &s);
+    make_rig(&r, &s, score_case_at(0));
     r.patterns[0] = (struct attn_pattern){PATTERN_VERTICAL_SLASH, SPARSE_MAX_COLUMNS + 1, 100};
     describe_step(&r, false, 0, s.n_rows, true);
     r.sparse.first_slot = 0;
@@ -400,6 +417,7 @@ static void too_many_lines_are_refused(void **state) {
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sparse_prompts_visit_what_the_cpu_chooses),
+        cmocka_unit_test(sinks_and_slopes_equal_the_cpu),
         cmocka_unit_test(nothing_was_visited_since),
         cmocka_unit_test(too_many_lines_are_refused),
     };

@@ -88,27 +88,8 @@ static void check_model(const char *name, enum page_format page_format) {
     goldens_fini(&goldens);
 }
 
-/* Returns true if the model has what the device lacks, and checks that the device refuses it. */
-static bool is_refused(const char *name) {
-    struct model *model = NULL;
-    struct model_config config;
-    struct error err = {0};
-    char dir[4096];
-    snprintf(dir, sizeof(dir), "%s/%s", models_dir, name);
-    must(model_config_load(&config, dir, 0, &err), &err);
-    const bool refused = (config.slopes && !gpu->takes_slopes) ||
-                         (config.query_beta > 0 && !gpu->scales_queries) ||
-                         (config.softmax != SOFTMAX_PLAIN && !gpu->has_sinks);
-    model_config_fini(&config);
-    if (!refused) return false;
-    assert_int_equal(model_load(&model, dir, NULL, gpu, &err), ERR_UNSUPPORTED);
-    assert_non_null(strstr(err.text, "cuda"));
-    return true;
-}
-
 static void logits_equal_those_of_transformers(void **state) {
     for (size_t m = 0; m < N_TINY_MODELS; m++) {
-        if (is_refused(tiny_models[m])) continue;
         for (size_t d = 0; d < N_PAGE_FORMATS; d++)
             if (!small || d == m % N_PAGE_FORMATS) check_model(tiny_models[m], page_formats[d]);
     }

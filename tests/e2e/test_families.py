@@ -41,7 +41,7 @@ LONG = {"olmo2": "olmo2-gqa-bf16-head16", "seed_oss": "seed_oss-gqa-bf16-head32"
         "mixtral": "mixtral-gqa-bf16-head32-window", "cohere2_moe": "cohere2moe-gqa-bf16-head32-average"}
 CHECKPOINTS = {**FAMILIES, **NEWER, **(LONG if os.environ.get("QUIRE_TEST_LONG") else {})}
 EXPERTS = ("gpt_oss", "glm4_moe", "qwen3_moe", "mixtral", "cohere2_moe")
-ONLY_CPU = ("falcon_alibi", "mpt", "ministral3", *EXPERTS)
+ONLY_CPU = EXPERTS
 every_family = pytest.mark.parametrize(
     "family", [name for name in CHECKPOINTS if DEVICE == "cpu" or name not in ONLY_CPU])
 ALL_WINDOWS = ("mistral", "mixtral")

@@ -20,7 +20,7 @@ from bounded_oracle import Budget
 from oracle_model import Model
 from precision import BF16, PRECISE, check_errors
 from random_model import write_random_model
-from server import DEVICE, Server
+from server import Server
 from test_families import link_checkpoint
 
 CONTEXT = 1024  # of all of them, here
@@ -51,9 +51,7 @@ CHECKPOINTS = {
     "falcon-mha-bf16-head16-alibi": "a bias by distance, scaled with the scores",
     "mpt-mha-f16-head32-scaled": "a bias by distance, a scale, norms without a bias",
 }
-ALIBI = ("falcon-mha-bf16-head16-alibi", "mpt-mha-f16-head32-scaled")
 SINKS = {"off-by-one": "softmax has one more logit, 0", "learnable": "each head has its own"}
-SINKS = SINKS if DEVICE == "cpu" else {}  # other devices refuse them: tests/model/test_load.c
 
 
 def with_context(config, is_dynamic, is_yarn):
@@ -108,8 +106,7 @@ class Checkpoint:
         return self.rng.choices(range(3, len(self.model.table)), k=n)
 
 
-@pytest.fixture(scope="module", params=[
-    *(name for name in CHECKPOINTS if DEVICE == "cpu" or name not in ALIBI), *SINKS])
+@pytest.fixture(scope="module", params=[*CHECKPOINTS, *SINKS])
 def checkpoint(request, tmp_path_factory):
     one = Checkpoint(tmp_path_factory.mktemp("policies"), request.param)
     yield one

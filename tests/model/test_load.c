@@ -24,7 +24,6 @@
 
 #define INDEX "model.safetensors.index.json"
 #define SHARDED DATA_DIR "/gqa-f32-sharded"
-#define ALIBI DATA_DIR "/mpt-mha-bf16-head16"
 #define NEOX DATA_DIR "/neox-mha-f16-head24-sequential"
 #define OPT DATA_DIR "/opt-mha-f16-head16"
 #define BIASED DATA_DIR "/mqa-f16-linear-bias"
@@ -470,20 +469,6 @@ static void refuses_formats_that_the_device_does_not_take(void **state) {
     f->be->ops = ops;
 }
 
-static void refuses_a_bias_by_distance_where_the_device_has_none(void **state) {
-    const struct fixture *f = *state;
-    struct backend without = *f->be;
-    struct model *model = NULL;
-    struct error err = {0};
-    without.takes_slopes = false;
-    without.name = "other";
-    assert_int_equal(model_load(&model, ALIBI, NULL, &without, &err), ERR_UNSUPPORTED);
-    assert_non_null(strstr(err.text, "ALiBi"));
-    assert_non_null(strstr(err.text, "device other"));
-    assert_int_equal(model_load(&model, ALIBI, NULL, f->be, &err), 0);
-    model_destroy(model, f->be);
-}
-
 static void refuses_a_config_too_large_to_be_one(void **state) {
     const struct fixture *f = *state;
     const size_t size = (1 << 20) + 1;
@@ -533,15 +518,12 @@ static void says_when_a_file_is_cut_short_while_it_is_loaded(void **state) {
     assert_null(model);
 }
 
-/* A device whose attention cannot add sinks does not leave them out. */
-static void a_device_without_sinks_refuses_them(void **state) {
+/* Zero sinks need no tensor; learned ones do. */
+static void learned_sinks_must_be_there(void **state) {
     struct fixture *f = *state;
     struct model *model = NULL;
     link_model(f, SHARDED);
     change_json(f, "config.json", NULL, "{\"softmax_type\":\"off-by-one\"}");
-    f->be->has_sinks = false;
-    expect_refused(f, ERR_UNSUPPORTED, "the device cpu has no sinks");
-    f->be->has_sinks = true;
     assert_int_equal(model_load(&model, f->dir, NULL, f->be, NULL), 0);
     model_destroy(model, f->be);
     change_json(f, "config.json", NULL, "{\"softmax_type\":\"learnable\"}");
@@ -641,7 +623,7 @@ int main(void) {
         cmocka_unit_test(loads_shards_and_biases),
         cmocka_unit_test(every_tensor_of_a_model_is_read),
         cmocka_unit_test(parts_for_images_are_left_out),
-        cmocka_unit_test(a_device_without_sinks_refuses_them),
+        cmocka_unit_test(learned_sinks_must_be_there),
         cmocka_unit_test(makes_weights_up_from_a_config_alone),
         cmocka_unit_test(ends_where_it_is_stopped),
         cmocka_unit_test(makes_weights_of_every_format_up),
@@ -655,7 +637,6 @@ int main(void) {
         cmocka_unit_test(names_what_is_missing),
         cmocka_unit_test(refuses_weights_that_are_not_the_configs),
         cmocka_unit_test(refuses_formats_that_the_device_does_not_take),
-        cmocka_unit_test(refuses_a_bias_by_distance_where_the_device_has_none),
         cmocka_unit_test(refuses_a_config_too_large_to_be_one),
         cmocka_unit_test(a_layer_that_guesses_tokens_is_ignored),
         cmocka_unit_test(biases_of_zeros_are_ignored),

@@ -52,7 +52,7 @@ static __global__ void __launch_bounds__(S::N_WARPS * 32)
     decode_state<S> st;
     st.scale_log2 = in_register(p.scale.outer * LOG2_E);
     load_queries<S>(&st, p, tile, group, r.lane);
-    tile_duties d = duties_of(p, tile, group);
+    tile_duties d = duties_of<S>(p, tile, group);
     for (;;) {
         convert_queries<S>(&st);
         clear_results<S>(&st);
@@ -75,7 +75,7 @@ static __global__ void __launch_bounds__(S::N_WARPS * 32)
                      st, r.lane);
         if (done.next >= 0) {
             load_queries<S>(&st, p, tile, group, r.lane);
-            d = duties_of(p, tile, group);
+            d = duties_of<S>(p, tile, group);
         }
         if (r.lane == 0) free_stage[r.warp] = next;
         if (S::BULK) fence_async_proxy();
@@ -118,52 +118,52 @@ static constexpr int bulk_stages(int dim, bool fp8) {
 }
 
 /* The shape that the copy engine fills: see suits_copy_engine(). */
-template <typename T, int D, bool ROTATES = true, int SLOT_TILES = sizeof(T) == 1 ? 2 : 1>
+template <typename T, int D, bool PLACED = true, int SLOT_TILES = sizeof(T) == 1 ? 2 : 1>
 using bulk_shape = decode_shape<T, D, 1, D == 256 || SLOT_TILES == 2 ? 4 : 8,
-                                bulk_stages(D, sizeof(T) == 1), true, ROTATES, SLOT_TILES>;
+                                bulk_stages(D, sizeof(T) == 1), true, PLACED, SLOT_TILES>;
 
 /* If few blocks read, a warp has a unit or two, so what counts is how long one takes.  So units of
  * 8 bits have 16 slots, too. */
-template <typename T, int D, bool ROTATES> using few_shape = bulk_shape<T, D, ROTATES, 1>;
+template <typename T, int D, bool PLACED> using few_shape = bulk_shape<T, D, PLACED, 1>;
 
 /* Chooses the warps and stages of the rings.  With the copy engine those of 16 bits take 128 KiB,
  * one block per multiprocessor.  Those of 8 bits take 108 KiB, two blocks of 4 warps x 3 stages.
  * Other shapes were slower (docs/benchmarks/gpu-kernels.md).  Without the copy engine they take
  * less than 99 KiB, all that 8.6 has. */
-template <typename T, int D, bool ROTATES>
+template <typename T, int D, bool PLACED>
 static cudaError_t launch_dim(const attn_decode_params &p, cudaStream_t stream, int *n_resident) {
     constexpr bool FP8 = sizeof(T) == 1;
     constexpr int WARPS = D == 256 ? 2 : 4, STAGES = D <= 64 ? 4 : D <= 96 ? 3 : 2;
     if (p.n_heads / p.n_kv_heads > 8)
-        return launch_shape<decode_shape<T, D, 2, WARPS, STAGES, false, ROTATES>>(p, stream,
-                                                                                  n_resident);
+        return launch_shape<decode_shape<T, D, 2, WARPS, STAGES, false, PLACED>>(p, stream,
+                                                                                 n_resident);
     if constexpr (D % 64 == 0)
         if (p.use_map)
-            return launch_shape<bulk_shape<T, D, ROTATES>, few_shape<T, D, ROTATES>>(p, stream,
-                                                                                     n_resident);
-    return launch_shape<decode_shape<T, D, 1, WARPS, FP8 ? 4 : STAGES, false, ROTATES>>(p, stream,
-                                                                                        n_resident);
+            return launch_shape<bulk_shape<T, D, PLACED>, few_shape<T, D, PLACED>>(p, stream,
+                                                                                   n_resident);
+    return launch_shape<decode_shape<T, D, 1, WARPS, FP8 ? 4 : STAGES, false, PLACED>>(p, stream,
+                                                                                       n_resident);
 }
 
-template <typename T, bool ROTATES>
+template <typename T, bool PLACED>
 static cudaError_t launch_type(const attn_decode_params &p, cudaStream_t stream, int *n_resident) {
     switch (p.head_dim) {
-    case 64: return launch_dim<T, 64, ROTATES>(p, stream, n_resident);
-    case 80: return launch_dim<T, 80, ROTATES>(p, stream, n_resident);
-    case 96: return launch_dim<T, 96, ROTATES>(p, stream, n_resident);
-    case 128: return launch_dim<T, 128, ROTATES>(p, stream, n_resident);
-    case 256: return launch_dim<T, 256, ROTATES>(p, stream, n_resident);
+    case 64: return launch_dim<T, 64, PLACED>(p, stream, n_resident);
+    case 80: return launch_dim<T, 80, PLACED>(p, stream, n_resident);
+    case 96: return launch_dim<T, 96, PLACED>(p, stream, n_resident);
+    case 128: return launch_dim<T, 128, PLACED>(p, stream, n_resident);
+    case 256: return launch_dim<T, 256, PLACED>(p, stream, n_resident);
     default: return cudaErrorInvalidValue;
     }
 }
 
-/* Launches a kernel without the code that rotates keys, unless some keys need it.  With 8-bit pages
- * that is half of the code, and a step of one sequence is 4 % slower with it even where it does not
- * run: presumably a layer's kernels no longer fit the instruction cache. */
+/* Launches a kernel without the code that asks where keys stand, unless some need it.  With 8-bit
+ * pages that is half of the code, and a step of one sequence is 4 % slower with it even where it
+ * does not run: presumably a layer's kernels no longer fit the instruction cache. */
 template <typename T>
 static cudaError_t launch_pages(const attn_decode_params &p, cudaStream_t stream, int *n_resident) {
-    return p.rotates ? launch_type<T, true>(p, stream, n_resident)
-                     : launch_type<T, false>(p, stream, n_resident);
+    return p.rotates || p.bias.slopes ? launch_type<T, true>(p, stream, n_resident)
+                                      : launch_type<T, false>(p, stream, n_resident);
 }
 
 static cudaError_t launch_checked(const attn_decode_params &p, cudaStream_t stream,

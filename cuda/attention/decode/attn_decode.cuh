@@ -37,6 +37,8 @@ struct attn_decode_params {
     uint32_t n_heads, n_kv_heads;
     uint32_t head_dim; /* 64, 80, 96, 128, 256 */
     struct score_scale scale;
+    struct score_bias bias;
+    struct head_sinks sinks;
     /* Says where the block tables lie.  The kernel reads it, because that may change from step to
      * step. */
     const struct device_step *step;

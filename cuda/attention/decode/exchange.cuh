@@ -62,6 +62,12 @@ struct merged {
         weights *= factor;
         max = top;
     }
+
+    /* Adds a sink, in base 2. */
+    __device__ __forceinline__ void add_sink(float sink) {
+        raise(fmaxf(max, sink));
+        weights += exp2_fast(sink - max);
+    }
 };
 
 /* Parts whose reads a thread has in progress at the same time.  With 9 the code is slower at 1K. */
@@ -178,7 +184,9 @@ static __device__ __forceinline__ void merge_items(const attn_decode_params &p, 
         add_readers(&sum, sums, reader, n_readers, n_at_once);
         if (vector < n_all && reader == 0) {
             const int head = i / (S::D / 4), d = i % (S::D / 4) * 4;
-            const size_t row = (size_t)merge.seq * p.n_heads + merge.kv_head * group + head;
+            const int of_all = merge.kv_head * group + head;
+            const size_t row = (size_t)merge.seq * p.n_heads + of_all;
+            if (p.sinks.are_there) sum.add_sink(sink_of(p.sinks, of_all));
             if (p.attn_stats.lse && d == 0) p.attn_stats.lse[row] = sum.max + log2f(sum.weights);
             store_bf16(static_cast<__nv_bfloat16 *>(p.out) + row * S::D + d,
                        scaled(sum.out, 1.0f / sum.weights));

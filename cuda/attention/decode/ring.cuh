@@ -26,15 +26,16 @@
 #include "engine/device/pages.h"
 
 /* T: type of the pages; uint8_t is e4m3.  D: head_dim.  N_TILES: 8-column tiles for the group.
- * ROTATES: some keys may be stored before RoPE.  SLOT_TILES: a unit's tiles of 16 slots. */
+ * PLACED: scores may depend on where keys stand, because these are stored before RoPE or there is
+ * ALiBi.  SLOT_TILES: a unit's tiles of 16 slots. */
 template <typename T_, int D_, int N_TILES_, int N_WARPS_, int N_STAGES_, bool BULK_,
-          bool ROTATES_ = true, int SLOT_TILES_ = 1>
+          bool PLACED_ = true, int SLOT_TILES_ = 1>
 struct decode_shape {
     static constexpr enum page_format FORMAT = page_format_of<T_>();
     static constexpr bool FP8 = FORMAT == PAGE_FP8;
     using T = std::conditional_t<FP8, __half, T_>; /* what is multiplied */
     static constexpr int D = D_, N_TILES = N_TILES_, N_WARPS = N_WARPS_, N_STAGES = N_STAGES_;
-    static constexpr bool BULK = BULK_, ROTATES = ROTATES_;
+    static constexpr bool BULK = BULK_, PLACED = PLACED_;
     static constexpr int SLOT_TILES = SLOT_TILES_; /* rows of mma tiles in a unit */
     static constexpr int UNIT_SLOTS = SLOT_TILES * ATTN_UNIT_SLOTS;
     static constexpr int HEADS = 8 * N_TILES;

@@ -160,12 +160,13 @@ static __device__ __forceinline__ void hand_over(warp_result<S> *to, const decod
     }
 }
 
-/* Combines what the warps handed over into four outputs of a head, and its log-sum-exp.  A warp
- * without a unit has maximum -inf and weighs 0; at least one warp had a unit. */
+/* Combines what the warps handed over, and a sink, into four outputs of a head, and its
+ * log-sum-exp.  A warp without a unit has maximum -inf and weighs 0, like a sink of -inf; at least
+ * one warp had a unit. */
 template <class S>
 static __device__ __forceinline__ float4 combine(const char *ring, const int *free_stage, int head,
-                                                 int d, float *lse) {
-    float max = -INFINITY, sum = 0.0f;
+                                                 int d, float sink, float *lse) {
+    float max = sink;
     float4 out = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     const warp_result<S> *r[S::N_WARPS];
 #pragma unroll
@@ -174,6 +175,7 @@ static __device__ __forceinline__ float4 combine(const char *ring, const int *fr
             ring + (size_t)(w * S::N_STAGES + free_stage[w]) * S::STAGE_BYTES);
         max = fmaxf(max, r[w]->max[head]);
     }
+    float sum = exp2_fast(sink - max);
 #pragma unroll
     for (int w = 0; w < S::N_WARPS; w++) {
         const float weight = exp2_fast(r[w]->max[head] - max);
@@ -190,11 +192,14 @@ static __device__ __forceinline__ void store_tile(const attn_decode_params &p,
                                                   const int *free_stage, int group) {
 #pragma unroll 1
     for (int i = threadIdx.x; i < group * (S::D / 4); i += S::N_WARPS * 32) {
-        const int head = i / (S::D / 4), d = i % (S::D / 4) * 4;
+        const int head = i / (S::D / 4), d = i % (S::D / 4) * 4,
+                  of_all = tile.kv_head * group + head;
+        /* Of parts of an item, the sink joins their sum (exchange.cuh). */
+        const float sink = tile.partial < 0 ? sink_of(p.sinks, of_all) : -INFINITY;
         float lse;
-        const float4 out = combine<S>(ring, free_stage, head, d, &lse);
+        const float4 out = combine<S>(ring, free_stage, head, d, sink, &lse);
         if (tile.partial < 0) {
-            const size_t row = (size_t)tile.seq * p.n_heads + tile.kv_head * group + head;
+            const size_t row = (size_t)tile.seq * p.n_heads + of_all;
             if (p.attn_stats.lse && d == 0) p.attn_stats.lse[row] = lse;
             store_bf16(static_cast<__nv_bfloat16 *>(p.out) + row * S::D + d, out);
         } else {

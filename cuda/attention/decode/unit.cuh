@@ -18,6 +18,7 @@
 #include "cuda/attention/decode/scores.cuh"
 #include "cuda/attention/decode/softmax.cuh"
 #include "cuda/attention/decode/tile.cuh"
+#include "cuda/common/bias.cuh"
 #include "cuda/common/rotation.cuh"
 #include "cuda/common/step.cuh"
 #include "engine/device/pages.h"
@@ -28,12 +29,15 @@ struct tile_duties {
     float *scores;  /* of the item: [slot][group]; NULL: none */
     bool rotated;   /* keys are stored before RoPE */
     int first_seen; /* slot */
-    bool plain;     /* scores are neither capped nor stored, and no slot is before first_seen */
+    uint32_t query; /* with slopes: its position */
+    bool plain;     /* scores are as products make them and not stored; no slot is before
+                       first_seen */
 };
 
+template <class S>
 static __device__ __forceinline__ tile_duties duties_of(const attn_decode_params &p,
                                                         const attn_tile &tile, int group) {
-    tile_duties d = {nullptr, false, 0, false};
+    tile_duties d = {nullptr, false, 0, 0, false};
     if (p.window > 0)
         d.first_seen = p.step->n_slots[(size_t)p.layer * p.step->n_seqs + tile.seq] - (int)p.window;
     const device_budget *budget = budget_of(*p.step, tile.seq, p.layer);
@@ -43,7 +47,9 @@ static __device__ __forceinline__ tile_duties duties_of(const attn_decode_params
     if (at >= 0)
         d.scores =
             p.attn_stats.scores + (tile.kv_head * p.attn_stats.score_stride + (size_t)at) * group;
-    d.plain = !d.scores && p.scale.inner <= 0 && tile.begin >= d.first_seen;
+    if (S::PLACED && p.bias.slopes)
+        d.query = query_place(p.bias, tile.seq, (uint32_t)p.step->first_row[tile.seq]);
+    d.plain = !d.scores && p.scale.inner <= 0 && !p.bias.slopes && tile.begin >= d.first_seen;
     return d;
 }
 
@@ -127,15 +133,38 @@ static __device__ __forceinline__ void add_values(decode_state<S> *st,
     }
 }
 
-/* Caps a unit's products, and stores its scores, if the tile has such duties. */
+/* Takes from a unit's products what the distances of its keys cost. */
 template <class S>
-static __device__ __forceinline__ void cap_and_store(float (&s)[S::SLOT_TILES][S::N_TILES][4],
-                                                     const attn_decode_params &p,
-                                                     const attn_tile &tile, const tile_duties &d,
-                                                     int slot, int group, const unit_ring &r) {
+static __device__ __forceinline__ void add_bias(float (&s)[S::SLOT_TILES][S::N_TILES][4],
+                                                const attn_decode_params &p, const attn_tile &tile,
+                                                const tile_duties &d, int slot, int group,
+                                                int lane) {
+    const key_places places = places_of(p.bias, tile.seq, tile.kv_head, slot);
+    const float *slopes = p.bias.slopes + tile.kv_head * group;
+#pragma unroll
+    for (int n = 0; n < S::N_TILES; n++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int head = n * 8 + lane % 4 * 2 + i;
+            const float slope = head < group ? slopes[head] / p.scale.outer : 0.0f;
+#pragma unroll
+            for (int j = 0; j < 2 * S::SLOT_TILES; j++)
+                s[j / 2][n][j % 2 * 2 + i] -=
+                    distance_cost(slope, d.query, places.of(lane / 4 + j * 8));
+        }
+}
+
+/* Makes scores of a unit's products where that is more than a factor, and stores them, if the tile
+ * has such duties. */
+template <class S>
+static __device__ __forceinline__ void bend_and_store(float (&s)[S::SLOT_TILES][S::N_TILES][4],
+                                                      const attn_decode_params &p,
+                                                      const attn_tile &tile, const tile_duties &d,
+                                                      int slot, int group, const unit_ring &r) {
+    if (p.scale.inner > 0) cap_products(s, p.scale.inner);
+    if (S::PLACED && p.bias.slopes) add_bias<S>(s, p, tile, d, slot, group, r.lane);
 #pragma unroll
     for (int m = 0; m < S::SLOT_TILES; m++) {
-        if (p.scale.inner > 0) cap_products(s[m], p.scale.inner);
         if (d.scores) store_scores<S>(d.scores, p, tile, s[m], slot + m * 16, group, r);
     }
 }
@@ -149,10 +178,10 @@ static __device__ __forceinline__ void attend_codes(decode_state<S> *st,
                                                     const int32_t *table, const unit_ring &r) {
     float s[S::SLOT_TILES][S::N_TILES][4] = {};
     uint32_t prob[S::SLOT_TILES][S::N_TILES][2];
-    if (S::ROTATES && d.rotated) code_scores<S, true>(s, *st, p, tile, slot, stage, table, r.lane);
+    if (S::PLACED && d.rotated) code_scores<S, true>(s, *st, p, tile, slot, stage, table, r.lane);
     else code_scores<S, false>(s, *st, p, tile, slot, stage, table, r.lane);
     code_scales<S> scales(stage, r.lane);
-    cap_and_store<S>(s, p, tile, d, slot, group, r);
+    bend_and_store<S>(s, p, tile, d, slot, group, r);
     const int first = max(d.first_seen, tile.begin) - slot, end = tile.end - slot;
     if (first > 0 || end < S::UNIT_SLOTS) {
         hide_slots<S>(s, first, end, r.lane);
@@ -171,11 +200,11 @@ static __device__ __forceinline__ void attend_unit(decode_state<S> *st, const at
                                                    const int32_t *table, const unit_ring &r) {
     if constexpr (S::FP8) return attend_codes<S>(st, p, tile, d, slot, stage, group, table, r);
     float s[S::SLOT_TILES][S::N_TILES][4] = {};
-    if (S::ROTATES && d.rotated) rotate_unit<S>(p, tile, slot, stage, table, r);
+    if (S::PLACED && d.rotated) rotate_unit<S>(p, tile, slot, stage, table, r);
     unit_scores<S>(s[0], *st, stage, r);
     const int first = d.first_seen - slot, end = tile.end - slot;
     if (!d.plain || end < S::UNIT_SLOTS) { /* one branch for what few units need */
-        cap_and_store<S>(s, p, tile, d, slot, group, r);
+        bend_and_store<S>(s, p, tile, d, slot, group, r);
         if (first > 0 || end < S::UNIT_SLOTS) hide_slots<S>(s, first, end, r.lane);
     }
     uint32_t prob[S::N_TILES][2];

@@ -35,7 +35,7 @@ static bool has_sm90(const struct kv_pool &kv) {
 }
 
 static bool wants_sm90(const struct attn_prefill_params &p) {
-    return !p.rotated && has_sm90(p.kv);
+    return !p.rotated && !p.bias.slopes && has_sm90(p.kv);
 }
 
 cudaError_t launch_attn_prefill(const struct attn_prefill_params &p, struct launch launch) {

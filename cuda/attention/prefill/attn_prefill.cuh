@@ -9,7 +9,7 @@
  * longest come first, so that the last blocks to start are the short ones.  Two kernels take it:
  *
  *   mma.cu    sm_80 and later, head_dim 64, 80, 96, 128, 256, bf16 and f16 pages
- *   sm90.cu   sm_90a, head_dim 64 and 128, bf16 pages, keys that are stored after RoPE
+ *   sm90.cu   sm_90a, head_dim 64 and 128, bf16 pages, keys that are stored after RoPE, no ALiBi
  *
  * Prompts with few rows to compute after many keys may go to a second list, whose blocks share the
  * keys of a tile.  It has a kernel of both kinds, and a merge follows (split.h, mma.cu,
@@ -54,6 +54,8 @@ struct attn_prefill_params {
     uint32_t n_total_rows; /* rows of the q matrix */
     uint32_t n_heads;      /* multiple of kv.n_kv_heads */
     struct score_scale scale;
+    struct score_bias bias; /* with slopes no kernel of sm_90a is launched */
+    struct head_sinks sinks;
     uint32_t window; /* 0: a row sees all; dense attention only */
     float *lse;      /* [n_total_rows][n_heads], base 2, of the rows that are written; or NULL */
     /* The items' keys are stored before RoPE (common/rotation.cuh); rotations.n_freqs is a

@@ -9,6 +9,7 @@
  *   rotated keys that are stored before RoPE are rotated in shared memory, block by block
  *   sparse  blocks are any 64 slots, named by a list in shared memory (sparse/attend.cuh).  A bit
  *           marks each half of a tile that must not see a slot: a warp's rows are all of one half
+ *   altered scores are capped, or get less by the distances of keys (ALiBi); sums have sinks
  *   split   the matrix holds fewer rows, with all heads of a group, and the block takes one split
  *           of their pairs (split.h)
  *
@@ -19,6 +20,7 @@
 #include "cuda/attention/prefill/split_tile.cuh"
 #include "cuda/attention/prefill/tile.cuh"
 #include "cuda/attention/sparse/attend.cuh"
+#include "cuda/common/bias.cuh"
 #include "cuda/common/mma.cuh"
 #include "cuda/common/pages.cuh"
 #include "cuda/common/rotation.cuh"
@@ -205,6 +207,12 @@ static __device__ __forceinline__ void store_rows(const struct warp_state<D> &w,
     }
 }
 
+/* Returns the softmax's sinks; kernels that alter nothing have none. */
+template <bool ALTERED>
+static __device__ __forceinline__ struct head_sinks sinks_of(const struct attn_prefill_params &p) {
+    return ALTERED ? p.sinks : head_sinks{};
+}
+
 /* Where the keys and values of block i of the tile's plan lie, and how many of its slots exist. */
 template <typename T, typename Pairs> struct block_source {
     const T *keys; /* of the KV head, in page 0 */
@@ -235,9 +243,54 @@ static __device__ __forceinline__ struct block_source<T, Pairs> block_source_of(
             p.kv.page_bytes / sizeof(T), p.kv.n_kv_heads *head_elements, pairs};
 }
 
+/* Returns the head that a row of a block's matrix belongs to; head: its first row's. */
+template <typename Pairs>
+static __device__ __forceinline__ int head_of(const Pairs &, int head, int) {
+    return head;
+}
+static __device__ __forceinline__ int head_of(const struct split_pairs &pairs, int head, int row) {
+    return head + row % pairs.group;
+}
+
+/* Takes from products what the distances of keys cost.  row: the lane's first in the matrix;
+ * place(c): the position of column c's key. */
+template <int D, typename Pairs, typename Place>
+static __device__ __forceinline__ void add_bias(struct warp_state<D> &w,
+                                                const struct attn_prefill_params &p,
+                                                const struct prefill_tile &t, const Pairs &pairs,
+                                                int head, int row, int lane, const Place &place) {
+    const int n_rows = 2 * bands(D);
+    const uint32_t first = query_place(p.bias, t.seq, t.first_row);
+    float slopes[n_rows];
+#pragma unroll
+    for (int i = 0; i < n_rows; i++)
+        slopes[i] = p.bias.slopes[head_of(pairs, head, row + 8 * i)] / p.scale.outer;
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const uint32_t key = place(n * 8 + lane % 4 * 2 + e);
+#pragma unroll
+            for (int i = 0; i < n_rows; i++)
+                w.s[i / 2][n][i % 2 * 2 + e] -=
+                    distance_cost(slopes[i], first + row_of(pairs, row + 8 * i), key);
+        }
+}
+
+/* Makes scores of a block's products where that is more than a factor. */
+template <int D, typename Pairs, typename Place>
+static __device__ __forceinline__ void alter_scores(struct warp_state<D> &w,
+                                                    const struct attn_prefill_params &p,
+                                                    const struct prefill_tile &t,
+                                                    const Pairs &pairs, int head, int row, int lane,
+                                                    const Place &place) {
+    if (p.scale.inner > 0) cap_products(w.s, p.scale.inner);
+    if (p.bias.slopes) add_bias(w, p, t, pairs, head, row, lane, place);
+}
+
 /* Attends to all blocks of the pairs, after load_queries().  head: any of those that share the
  * keys; warp_row: the warp's first row in the matrix. */
-template <typename T, int D, bool ROTATED, bool WINDOW, bool CAPPED, typename Pairs>
+template <typename T, int D, bool ROTATED, bool WINDOW, bool ALTERED, typename Pairs>
 static __device__ __forceinline__ void attend(struct mma_plan<T, D> &plan, struct warp_state<D> &w,
                                               const struct attn_prefill_params &p,
                                               const struct prefill_tile &t,
@@ -256,7 +309,14 @@ static __device__ __forceinline__ void attend(struct mma_plan<T, D> &plan, struc
             __syncthreads();
         }
         scores<T, D>(w, plan.q + warp_row * mma_plan<T, D>::STRIDE, plan.k, lane);
-        if constexpr (CAPPED) cap_products(w.s, p.scale.inner);
+        if constexpr (ALTERED) {
+            struct key_places places = {};
+            if (p.bias.slopes)
+                places = places_of(p.bias, t.seq, head / (p.n_heads / p.kv.n_kv_heads),
+                                   min(from.block(i), (t.n_slots - 1) / KEYS) * KEYS);
+            alter_scores(w, p, t, from.pairs, head, warp_row + lane / 4, lane,
+                         [&](int column) { return places.of(column); });
+        }
         copy_async_wait_all();
         __syncthreads(); /* V(i) has arrived, and all warps are done with K(i) */
         if (i + 1 < n) load_block<T, D>(plan.k, from.page(t, i + 1), from.n_valid(t, i + 1));
@@ -274,7 +334,7 @@ static __device__ __forceinline__ void attend(struct mma_plan<T, D> &plan, struc
 }
 
 /* Never both ROTATED and WINDOW: a bounded cache is no longer than the window. */
-template <typename T, int D, bool ROTATED, bool WINDOW, bool CAPPED>
+template <typename T, int D, bool ROTATED, bool WINDOW, bool ALTERED>
 static __global__ void __launch_bounds__(THREADS)
     attn_prefill_mma_kernel(const struct attn_prefill_params p) {
     constexpr int ROWS = block_rows(D), PARTS = ATTN_PREFILL_TILE / ROWS;
@@ -289,16 +349,17 @@ static __global__ void __launch_bounds__(THREADS)
     const auto from = block_source_of<T, D>(p, head, pairs_of<WINDOW>(p, t));
     const int warp_row = warp * 16 * bands(D);
     const float scale = p.scale.outer * LOG2_E; /* softmax in base 2 */
+    const struct head_sinks sinks = sinks_of<ALTERED>(p);
     struct warp_state<D> w = {};
     load_queries<T, D>(plan.q, p, t.first_row, t.n_rows, head);
-    attend<T, D, ROTATED, WINDOW, CAPPED>(plan, w, p, t, from, head, warp_row, lane, scale);
+    attend<T, D, ROTATED, WINDOW, ALTERED>(plan, w, p, t, from, head, warp_row, lane, scale);
     store_rows(w, warp_row + lane / 4, scale, [&](int row, float top, float sum, const auto &pair) {
-        store_row<D>(p, t, row, head, top, sum, pair);
+        store_row<D>(p, t, row, head, sink_of(sinks, head), top, sum, pair);
     });
 }
 
 /* Checks the window even if the layer has none: few rows come here. */
-template <typename T, int D, bool CAPPED>
+template <typename T, int D, bool ALTERED>
 static __global__ void __launch_bounds__(THREADS)
     attn_split_mma_kernel(const struct attn_prefill_params p, const struct attn_split_view s) {
     extern __shared__ __align__(16) unsigned char shared[];
@@ -312,12 +373,13 @@ static __global__ void __launch_bounds__(THREADS)
     const int head = t.kv_head * t.pairs.group; /* the first one */
     const auto from = block_source_of<T, D>(p, head, t.pairs);
     const float scale = p.scale.outer * LOG2_E; /* softmax in base 2 */
+    const struct head_sinks sinks = sinks_of<ALTERED>(p);
     struct warp_state<D> w = {};
     load_queries<T, D, true>(plan.q, p, t.rows.first_row, t.rows.n_rows * t.pairs.group, head,
                              t.pairs.group);
-    attend<T, D, false, true, CAPPED>(plan, w, p, t.rows, from, head, warp_row, lane, scale);
+    attend<T, D, false, true, ALTERED>(plan, w, p, t.rows, from, head, warp_row, lane, scale);
     store_rows(w, warp_row + lane / 4, scale, [&](int row, float top, float sum, const auto &pair) {
-        store_split_row<D>(p, s, t, block_rows(D), row, top, sum, pair);
+        store_split_row<D>(p, s, t, sinks, block_rows(D), row, top, sum, pair);
     });
 }
 
@@ -384,7 +446,7 @@ static __device__ __forceinline__ bool has_hidden(const struct prefill_tile &t,
            !keys.is_shared(i / 2);
 }
 
-template <typename T, int D, bool CAPPED>
+template <typename T, int D, bool ALTERED>
 static __global__ void __launch_bounds__(THREADS)
     attn_sparse_mma_kernel(const struct attn_prefill_params p, const struct sparse_view s) {
     constexpr int ROWS = block_rows(D), PARTS = ATTN_PREFILL_TILE / ROWS;
@@ -407,6 +469,7 @@ static __global__ void __launch_bounds__(THREADS)
     const auto from = block_source_of<T, D>(p, head, pairs_of<false>(p, t));
     const int n = 2 * keys.n, warp_row = warp * 16 * bands(D);
     const float scale = p.scale.outer * LOG2_E; /* softmax in base 2 */
+    const struct head_sinks sinks = sinks_of<ALTERED>(p);
     struct warp_state<D> w = {};
     int next_column = 0;
     for (int i = 0; i < 2 * bands(D); i++) w.max[i / 2][i % 2] = -INFINITY;
@@ -421,7 +484,11 @@ static __global__ void __launch_bounds__(THREADS)
         load_slots<T, D>(plan.v, from.keys + from.to_values, from.page_elements, t, slots);
         if (i + 1 < n) name_slots(sparse.slots[(i + 1) % 2], s, keys, head, i + 1, next_column);
         scores<T, D>(w, plan.q + warp_row * mma_plan<T, D>::STRIDE, plan.k, lane);
-        if constexpr (CAPPED) cap_products(w.s, p.scale.inner);
+        if constexpr (ALTERED)
+            alter_scores(w, p, t, keys, head, warp_row + lane / 4, lane, [&](int column) {
+                const int slot = min(slots[column] & COLUMN_SLOT, t.n_slots - 1);
+                return places_of(p.bias, t.seq, head / (p.n_heads / p.kv.n_kv_heads), slot).of(0);
+            });
         copy_async_wait_all();
         __syncthreads(); /* V(i) and the next slots are there, and all warps are done with K(i) */
         if (i + 1 < n)
@@ -434,7 +501,7 @@ static __global__ void __launch_bounds__(THREADS)
         add_values<T, D>(w, plan.v, lane);
     }
     store_rows(w, warp_row + lane / 4, scale, [&](int row, float top, float sum, const auto &pair) {
-        store_row<D>(p, t, row, head, top, sum, pair);
+        store_row<D>(p, t, row, head, sink_of(sinks, head), top, sum, pair);
     });
 }
 
@@ -451,14 +518,14 @@ struct work {
     int *n_residents; /* not NULL: counts the blocks of a multiprocessor and launches nothing */
 };
 
-template <typename T, int D, bool CAPPED>
+template <typename T, int D, bool ALTERED>
 static cudaError_t launch_work(const struct attn_prefill_params &p, const struct work &work,
                                struct launch launch) {
-    const auto dense = p.rotated      ? attn_prefill_mma_kernel<T, D, true, false, CAPPED>
-                       : p.window > 0 ? attn_prefill_mma_kernel<T, D, false, true, CAPPED>
-                                      : attn_prefill_mma_kernel<T, D, false, false, CAPPED>;
-    const auto sparse = attn_sparse_mma_kernel<T, D, CAPPED>;
-    const auto split = attn_split_mma_kernel<T, D, CAPPED>;
+    const auto dense = p.rotated      ? attn_prefill_mma_kernel<T, D, true, false, ALTERED>
+                       : p.window > 0 ? attn_prefill_mma_kernel<T, D, false, true, ALTERED>
+                                      : attn_prefill_mma_kernel<T, D, false, false, ALTERED>;
+    const auto sparse = attn_sparse_mma_kernel<T, D, ALTERED>;
+    const auto split = attn_split_mma_kernel<T, D, ALTERED>;
     const void *kernel = work.sparse  ? (const void *)sparse
                          : work.split ? (const void *)split
                                       : (const void *)dense;
@@ -479,24 +546,25 @@ static cudaError_t launch_work(const struct attn_prefill_params &p, const struct
     return launch_kernel(launch, dense, grid_of<D>(p), THREADS, bytes, p);
 }
 
-/* Launches the kernel with or without a cap on scores.  A branch in the kernels would cost those of
- * head_dim 64 and 128 registers, or memory. */
+/* Launches the kernel with or without code that alters scores or sums.  A branch in the kernels
+ * would cost those of head_dim 64 and 128 registers, or memory. */
 template <typename T, int D>
-static cudaError_t launch_cap(const struct attn_prefill_params &p, const struct work &work,
-                              struct launch launch) {
-    return p.scale.inner > 0 ? launch_work<T, D, true>(p, work, launch)
-                             : launch_work<T, D, false>(p, work, launch);
+static cudaError_t launch_altered(const struct attn_prefill_params &p, const struct work &work,
+                                  struct launch launch) {
+    return p.scale.inner > 0 || p.bias.slopes || p.sinks.are_there
+               ? launch_work<T, D, true>(p, work, launch)
+               : launch_work<T, D, false>(p, work, launch);
 }
 
 template <typename T>
 static cudaError_t launch_dim(const struct attn_prefill_params &p, const struct work &work,
                               struct launch launch) {
     switch (p.kv.head_dim) {
-    case 64: return launch_cap<T, 64>(p, work, launch);
-    case 80: return launch_cap<T, 80>(p, work, launch);
-    case 96: return launch_cap<T, 96>(p, work, launch);
-    case 128: return launch_cap<T, 128>(p, work, launch);
-    case 256: return launch_cap<T, 256>(p, work, launch);
+    case 64: return launch_altered<T, 64>(p, work, launch);
+    case 80: return launch_altered<T, 80>(p, work, launch);
+    case 96: return launch_altered<T, 96>(p, work, launch);
+    case 128: return launch_altered<T, 128>(p, work, launch);
+    case 256: return launch_altered<T, 256>(p, work, launch);
     default: return cudaErrorInvalidValue;
     }
 }

@@ -61,7 +61,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
         registers_raise<CONSUMER_REGISTERS>();
         consume<D, CAPPED, Stages>(plan, p, t, pairs, nullptr, group - 1,
                                    [&](int row, float top, float sum, const auto &pair) {
-                                       store_row<D>(p, t, row, head, top, sum, pair);
+                                       store_row<D>(p, t, row, head, sink_of(p.sinks, head), top,
+                                                    sum, pair);
                                    });
     }
 }

@@ -31,14 +31,16 @@ static __global__ void __launch_bounds__(WARPS * 32)
     if (row >= item.n_rows * group) return;
     const size_t first = partial_row(p, item.partial, kv_head, block_rows, row),
                  stride = (size_t)p.kv.n_kv_heads * block_rows;
-    float top = -INFINITY;
+    const int head = kv_head * group + row % group;
+    const float sink = sink_of(p.sinks, head);
+    float top = sink;
     for (int i = lane; i < item.n_splits; i += 32)
         top = fmaxf(top, s.partial_lse[first + i * stride]);
     for (int step = 16; step > 0; step /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, step));
     if (top == -INFINITY) top = 0.0f;
 
     float4 acc[VECS] = {};
-    float weights = 0.0f;
+    float weights = exp2_fast(sink - top);
     for (int from = 0; from < item.n_splits; from += BATCH) {
         float weight[BATCH];
         float4 x[BATCH][VECS] = {};
@@ -61,8 +63,7 @@ static __global__ void __launch_bounds__(WARPS * 32)
         }
     }
     const float inverse = weights > 0.0f ? 1.0f / weights : 0.0f;
-    const size_t at = (size_t)(p.first_row[item.seq] + item.row + row / group) * p.n_heads +
-                      kv_head * group + row % group;
+    const size_t at = (size_t)(p.first_row[item.seq] + item.row + row / group) * p.n_heads + head;
     uint2 *to = reinterpret_cast<uint2 *>(static_cast<__nv_bfloat16 *>(p.out) + at * D);
 #pragma unroll
     for (int v = 0; v < VECS; v++) {

@@ -104,8 +104,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
         registers_raise<Pages::CONSUMER>();
         consume<D, CAPPED, own_stages>(stages, p, t.rows, t.pairs, nullptr, group - 1,
                                        [&](int row, float top, float sum, const auto &pair) {
-                                           store_split_row<D>(p, s, t, ATTN_PREFILL_TILE, row, top,
-                                                              sum, pair);
+                                           store_split_row<D>(p, s, t, p.sinks, ATTN_PREFILL_TILE,
+                                                              row, top, sum, pair);
                                        });
     }
 }

@@ -38,6 +38,7 @@ static __device__ __forceinline__ struct split_tile split_tile_of(
     const struct attn_prefill_params &p, const struct attn_split_view &s, int index, int kv_head) {
     const struct attn_split_item item = s.items[index];
     struct split_tile t;
+    t.rows.seq = item.seq;
     t.rows.first_row = p.first_row[item.seq] + item.row;
     t.rows.n_rows = item.n_rows;
     t.rows.n_slots = p.n_slots[item.seq];
@@ -74,28 +75,31 @@ static __device__ __forceinline__ void store_nothing(const struct attn_prefill_p
 template <int D, typename Pair>
 static __device__ __forceinline__ void store_split_row(const struct attn_prefill_params &p,
                                                        const struct attn_split_view &s,
-                                                       const struct split_tile &t, int block_rows,
-                                                       int row, float top, float sum, Pair pair) {
+                                                       const struct split_tile &t,
+                                                       const struct head_sinks &sinks,
+                                                       int block_rows, int row, float top,
+                                                       float sum, Pair pair) {
     float total = sum + __shfl_xor_sync(~0u, sum, 1);
     total += __shfl_xor_sync(~0u, total, 2);
     if (row >= t.rows.n_rows * t.pairs.group) return;
-    const float inverse = total > 0.0f ? 1.0f / total : 0.0f, lse = top + log2f(total);
     const int column = threadIdx.x % 4 * 2;
     if (t.partial < 0) {
-        const size_t at = (size_t)(t.rows.first_row + row / t.pairs.group) * p.n_heads +
-                          t.kv_head * t.pairs.group + row % t.pairs.group;
+        const int head = t.kv_head * t.pairs.group + row % t.pairs.group;
+        const size_t at = (size_t)(t.rows.first_row + row / t.pairs.group) * p.n_heads + head;
+        const struct row_end end = end_row(top, total, sink_of(sinks, head));
         __nv_bfloat16 *to = (__nv_bfloat16 *)p.out + at * D;
-        if (p.lse && column == 0) p.lse[at] = lse;
+        if (p.lse && column == 0) p.lse[at] = end.lse;
 #pragma unroll
         for (int n = 0; n < D / 8; n++) {
             const float2 x = pair(n);
-            *(uint32_t *)(to + n * 8 + column) = pack_bf16(x.x * inverse, x.y * inverse);
+            *(uint32_t *)(to + n * 8 + column) = pack_bf16(x.x * end.factor, x.y * end.factor);
         }
         return;
     }
+    const float inverse = total > 0.0f ? 1.0f / total : 0.0f;
     const size_t at = partial_row(p, t.partial, t.kv_head, block_rows, row);
     float *to = s.partial_out + at * D;
-    if (column == 0) s.partial_lse[at] = lse;
+    if (column == 0) s.partial_lse[at] = top + log2f(total);
 #pragma unroll
     for (int n = 0; n < D / 8; n++) {
         const float2 x = pair(n);

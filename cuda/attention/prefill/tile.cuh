@@ -47,6 +47,7 @@ static __device__ __forceinline__ int row_of(const Pairs &, int matrix_row) {
 }
 
 struct prefill_tile {
+    int seq;           /* of the step */
     int first_row;     /* in the step's matrices */
     int n_rows;        /* rows of this tile that exist, 1 .. ATTN_PREFILL_TILE */
     int first_visible; /* slots that the tile's row 0 sees; row i sees i more */
@@ -58,6 +59,7 @@ static __device__ __forceinline__ struct prefill_tile prefill_tile_of(
     const struct attn_prefill_params &p, int item) {
     const int seq = p.items[item].seq, row = p.items[item].tile * ATTN_PREFILL_TILE;
     struct prefill_tile t;
+    t.seq = seq;
     t.first_row = p.first_row[seq] + row;
     t.n_rows = min(p.n_rows[seq] - row, (int)ATTN_PREFILL_TILE);
     t.n_slots = p.n_slots[seq];
@@ -90,23 +92,38 @@ static __device__ __forceinline__ int page_of_block(const struct prefill_tile &t
     return t.pages[min(block, (t.n_slots - 1) / PAGE_TOKENS)];
 }
 
+/* How a row's softmax ends: its outputs are multiplied by `factor`. */
+struct row_end {
+    float factor, lse; /* base 2 */
+};
+
+/* Ends a row with the largest score `top` (base 2), the sum of its weights, and a sink. */
+static __device__ __forceinline__ struct row_end end_row(float top, float total, float sink) {
+    if (sink == -INFINITY) return {1.0f / total, top + log2f(total)};
+    const float max = fmaxf(top, sink), keep = exp2_fast(top - max),
+                all = total * keep + exp2_fast(sink - max);
+    return {keep / all, max + log2f(all)};
+}
+
 /* Writes one row of the tile of queries.  Four lanes hold its accumulators, its largest score (base
- * 2) and the sum of its weights; pair(n) is what this lane holds of columns 8 n and on. */
+ * 2) and the sum of its weights; pair(n) is what this lane holds of columns 8 n and on.  sink: the
+ * head's. */
 template <int D, typename Pair>
 static __device__ __forceinline__ void store_row(const struct attn_prefill_params &p,
                                                  const struct prefill_tile &t, int row, int head,
-                                                 float top, float sum, Pair pair) {
+                                                 float sink, float top, float sum, Pair pair) {
     float total = sum + __shfl_xor_sync(~0u, sum, 1);
     total += __shfl_xor_sync(~0u, total, 2);
     if (row >= t.n_rows) return;
-    const float inverse = 1.0f / total;
+    const struct row_end end = end_row(top, total, sink);
     const size_t at = (size_t)(t.first_row + row) * p.n_heads + head;
     __nv_bfloat16 *to = (__nv_bfloat16 *)p.out + at * D;
-    if (p.lse && threadIdx.x % 4 == 0) p.lse[at] = top + log2f(total);
+    if (p.lse && threadIdx.x % 4 == 0) p.lse[at] = end.lse;
 #pragma unroll
     for (int n = 0; n < D / 8; n++) {
         const float2 x = pair(n);
-        *(uint32_t *)(to + n * 8 + threadIdx.x % 4 * 2) = pack_bf16(x.x * inverse, x.y * inverse);
+        *(uint32_t *)(to + n * 8 + threadIdx.x % 4 * 2) =
+            pack_bf16(x.x * end.factor, x.y * end.factor);
     }
 }
 

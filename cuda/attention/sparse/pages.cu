@@ -91,6 +91,17 @@ static __device__ __forceinline__ void load_side(float (*to)[SIDE + SIDE_PAD], c
     }
 }
 
+/* Makes scores of products: adds the mean bias of each page, but for what all pages of a tile have
+ * in common. */
+static __device__ __forceinline__ void add_biases(float (&products)[PER_THREAD][PER_THREAD],
+                                                  const struct sparse_build &b, uint32_t head,
+                                                  uint32_t page) {
+    for (uint32_t i = 0; i < PER_THREAD; i++)
+        for (uint32_t j = 0; j < PER_THREAD; j++)
+            products[i][j] = products[i][j] * b.product_scale +
+                             b.slopes[head] * (float)((page + j) * PAGE_TOKENS);
+}
+
 /* Multiplies mean queries by mean keys, of tiles from first_tile on.  Grid (pages / SIDE, tiles /
  * SIDE, heads). */
 static __global__ void __launch_bounds__(THREADS)
@@ -127,6 +138,7 @@ static __global__ void __launch_bounds__(THREADS)
         }
         __syncthreads();
     }
+    if (b.slopes) add_biases(sums, b, head, page + x);
     float *to = b.products + ((size_t)head * b.batch + row + y) * b.page_stride + page + x;
     for (uint32_t i = 0; i < PER_THREAD && y + i < n_tiles; i++)
         *reinterpret_cast<float4 *>(to + i * b.page_stride) =

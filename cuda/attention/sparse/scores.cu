@@ -23,6 +23,7 @@
  * Bound: tensor cores, 4 * 64 * N * head_dim * heads multiply-adds; K is read twice.
  * Oracle: engine/cpu/.  Other shapes take the two simple kernels at the end. */
 #include "cuda/attention/sparse/sparse_index.h"
+#include "cuda/common/bias.cuh"
 #include "cuda/common/mma.cuh"
 #include "cuda/common/pages.cuh"
 #include "cuda/common/step.cuh"
@@ -131,6 +132,23 @@ static __device__ __forceinline__ void multiply(float (&s)[BLOCKS][4],
         }
 }
 
+/* Makes scores of a page's products where that is more than a factor. */
+static __device__ __forceinline__ void alter(float (&s)[BLOCKS][4], const struct sparse_build &b,
+                                             const struct walk &w, int page) {
+    if (b.scale.inner > 0) cap_products(s, b.scale.inner);
+    if (!b.slopes) return;
+    const int lane = threadIdx.x % 32;
+    const float slope = b.slopes[w.head] / b.scale.outer;
+#pragma unroll
+    for (int n = 0; n < BLOCKS; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int row = w.row + lane / 4 + i / 2 * 8;
+            const int slot = page * PAGE_TOKENS + 8 * n + lane % 4 * 2 + i % 2;
+            s[n][i] -= distance_cost(slope, w.first_seen + row, slot);
+        }
+}
+
 /* Sets what rows do not see to `hidden`.  Only the last pages hold such slots. */
 static __device__ __forceinline__ void hide(float (&s)[BLOCKS][4], const struct walk &w, int page,
                                             float hidden) {
@@ -213,7 +231,7 @@ static __global__ void __launch_bounds__(MAX_THREADS)
         if (!w.is_scored) continue;
         float s[BLOCKS][4] = {};
         multiply<T, D>(s, a, keys + stage * STAGE);
-        if (b.scale.inner > 0) cap_products(s, b.scale.inner);
+        alter(s, b, w, page);
         hide(s, w, page, -INFINITY);
         add_page(rows, s, scale);
     }
@@ -224,11 +242,13 @@ static __global__ void __launch_bounds__(SPARSE_QUERIES)
     sparse_lse_kernel(const struct sparse_build b) {
     const size_t at = (size_t)blockIdx.x * SPARSE_QUERIES + threadIdx.x;
     const size_t stride = (size_t)b.view.n_heads * SPARSE_QUERIES;
-    float max = -INFINITY, sum = 0.0f;
     let_next_start();
     wait_for_previous();
     if (b.patterns[blockIdx.x].kind != PATTERN_VERTICAL_SLASH) return;
+    const float sink = sink_of(b.sinks, blockIdx.x);
+    float max = sink;
     for (uint32_t i = 0; i < b.n_chunks; i++) max = fmaxf(max, b.row_parts[i * stride + at].max);
+    float sum = exp2_fast(sink - max);
     for (uint32_t i = 0; i < b.n_chunks; i++) {
         const struct sparse_row_part part = b.row_parts[i * stride + at];
         sum += part.sum * exp2_fast(part.max - max);
@@ -327,7 +347,7 @@ static __device__ __forceinline__ void score_page(struct lines_plan<T, D> *plan,
     const float scale = b.scale.outer * LOG2_E;
     float p[BLOCKS][4] = {};
     multiply<T, D>(p, a, plan->keys[stage]);
-    if (b.scale.inner > 0) cap_products(p, b.scale.inner);
+    alter(p, b, w, page);
 #pragma unroll
     for (int n = 0; n < BLOCKS; n++)
 #pragma unroll
@@ -383,7 +403,11 @@ static __device__ float simple_score(const struct sparse_build &b, const int32_t
     float dot = 0.0f;
     for (uint32_t d = lane; d < dim; d += 32)
         dot += to_float(q[d]) * load_element(key, d, b.kv.format);
-    return score_of(b.scale, warp_sum(dot)) * LOG2_E;
+    float score = score_of(b.scale, warp_sum(dot));
+    if (b.slopes)
+        score -= distance_cost(b.slopes[head],
+                               (uint32_t)((int)b.view.n_slots - scored_rows(b.view) + row), slot);
+    return score * LOG2_E;
 }
 
 /* Computes a row's log-sum-exp.  Grid (rows, heads). */
@@ -403,6 +427,7 @@ static __global__ void __launch_bounds__(32 * SIMPLE_WARPS)
     __syncthreads();
     if (threadIdx.x) return;
     for (int i = 1; i < SIMPLE_WARPS; i++) merge(&parts[0], parts[i].max, parts[i].sum);
+    merge(&parts[0], sink_of(b.sinks, head), 1.0f);
     b.lse[(size_t)head * SPARSE_QUERIES + row] = parts[0].max + log2f(parts[0].sum);
 }
 

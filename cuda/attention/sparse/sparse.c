@@ -188,9 +188,13 @@ static int index_layer(struct backend *be, const struct sparse_index_args *args,
     struct sparse_build build = {.layer = args->layer,
                                  .q = args->q,
                                  .q_stride = args->q_stride,
-                                 .scale = score_scale_of(args->scale, args->softcap)};
+                                 .scale = score_scale_of(args->scale, args->softcap),
+                                 .sinks = head_sinks_of(args->sinks)};
     struct args room;
     int rc = find_seq(cuda->host_step, &build.seq, err);
+    if (!rc) rc = slopes_send(cuda, args->slopes, args->n_heads, err);
+    if (args->slopes) build.slopes = cuda->slopes.device;
+    build.product_scale = args->scale;
     if (!rc) rc = prepare(cuda, args, &build, &room, err);
     if (rc) return rc;
     cuda->sparse.view = build.view;

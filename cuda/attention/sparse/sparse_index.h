@@ -48,6 +48,9 @@ struct sparse_build {
     size_t q_stride;
     struct kv_pool kv;
     struct score_scale scale;
+    const float *slopes; /* [n_heads], or NULL: keys stand where their slots do */
+    float product_scale; /* with slopes: that of products of means */
+    struct head_sinks sinks;
     float dense_above;
     uint32_t synthetic;
     const struct attn_pattern *patterns; /* device [n_heads]: the layer's */

@@ -178,6 +178,7 @@ void check_parts(bool small) {
                                n_blocks, 0,         RANDOM, true, true};
                 if (group % 2) c.format = PAGE_F16, c.content = HUGE_LOGIT;
                 if (group == 8) c.softcap = 1.5f;
+                c.sinks = n_blocks % 16 == 0;
                 check_case(c);
             }
 }
@@ -209,12 +210,15 @@ void check_rising() {
         }
 }
 
-/* Scores are around 1, so this bends all of them, and 60 to what it tends to. */
+/* Scores are around 1, so this bends all of them, and 60 to what it tends to.  Sinks are not
+ * bent. */
 void check_caps() {
     for (enum page_format format : {PAGE_BF16, PAGE_F16})
         for (uint32_t dim : {64u, 80u, 128u, 256u}) {
             const std::vector<uint32_t> n_slots = {1, 3000, 65};
             check_case({"capped", 16, 2, dim, format, n_slots, 132, 0, RANDOM, true, true, 1.5f});
+            check_case(
+                {"sinks", 16, 2, dim, format, n_slots, 17, 0, RANDOM, true, true, 1.5f, true});
             check_case({"capped", 9, 1, dim, format, n_slots, 17, 0, HUGE_LOGIT, true, true, 1.5f});
         }
 }

@@ -66,6 +66,12 @@ struct test_case {
     enum content content;
     bool scores, overlap;
     float softcap = 0;
+    bool sinks = false;
+    /* Returns a head's sink: among its scores, or far above or below them. */
+    float sink_of(uint32_t head) const {
+        static const float sinks_of_heads[] = {0.5f, -2.0f, 30.0f, 2.0f, -30.0f};
+        return sinks ? sinks_of_heads[head % 5] : -INFINITY;
+    }
     struct attn_plan_shape shape() const {
         return {.n_blocks = std::min(n_blocks, g_most_blocks),
                 .n_few = 0,
@@ -183,6 +189,8 @@ struct fixture {
             if (c.softcap > 0) (*scores)[i] = c.softcap * tanh((*scores)[i] / c.softcap);
             max = std::max(max, (*scores)[i]);
         }
+        max = std::max(max, (double)c.sink_of(head));
+        sum = exp(c.sink_of(head) - max);
         for (double s : *scores) sum += exp(s - max);
         for (uint32_t i = 0; i < n; i++) {
             const uint16_t *value = row(seq, i, kv_head, true);
@@ -215,7 +223,7 @@ struct rig {
     device_array<int32_t> table;        /* two layers; the first is never to be followed */
     device_array<int32_t> append_slots; /* of both */
     int n_prepared = 0;
-    device_array<float> partial_out, partial_lse, scores, lse;
+    device_array<float> partial_out, partial_lse, scores, lse, sinks;
     device_array<uint32_t> n_arrived{1};
     device_array<device_budget> budgets;
     attn_decode_params p = {};
@@ -228,7 +236,7 @@ struct rig {
           partial_out((size_t)plan.room.n_partials * group * f.c.dim),
           partial_lse((size_t)plan.room.n_partials * group * f.c.dim / 4),
           scores(f.c.scores ? (size_t)n_seqs * f.c.n_heads * score_stride : 0),
-          lse((size_t)n_seqs * f.c.n_heads), budgets(n_seqs) {
+          lse((size_t)n_seqs * f.c.n_heads), sinks(f.c.n_heads), budgets(n_seqs) {
         const test_case &c = f.c;
         q.upload(f.q);
         pool.upload(f.pool);
@@ -236,6 +244,10 @@ struct rig {
         p.pool = pool.data, p.page_bytes = f.page_elements * 2, p.kv_format = c.format;
         p.n_heads = c.n_heads, p.n_kv_heads = c.n_kv_heads, p.head_dim = c.dim;
         p.scale = score_scale_of((float)(1 / sqrt(c.dim)), c.softcap);
+        std::vector<float> logits;
+        for (uint32_t h = 0; h < c.n_heads; h++) logits.push_back(c.sink_of(h));
+        sinks.upload(logits);
+        p.sinks = {sinks.data, ELEMENT_F32, c.sinks};
         p.step = step.data, p.layer = 1;
         p.tiles = plan.d_tiles.data, p.n_blocks = attn_plan_grid(&plan.shape);
         p.merges = plan.d_merges.data, p.plan_end = plan.d_end.data;
@@ -325,8 +337,10 @@ struct rig {
         for (uint32_t row = 0; row < n_seqs * f.c.n_heads; row++) {
             if (f.c.n_slots[row / f.c.n_heads] == 0) continue;
             of->oracle(row / f.c.n_heads, row % f.c.n_heads, &unused, &scores_of_row);
-            const double max = *std::max_element(scores_of_row.begin(), scores_of_row.end());
-            double sum = 0;
+            const double sink = f.c.sink_of(row % f.c.n_heads);
+            const double max =
+                std::max(sink, *std::max_element(scores_of_row.begin(), scores_of_row.end()));
+            double sum = exp(sink - max);
             for (double score : scores_of_row) sum += exp(score - max);
             const double expected = max / log(2) + log2(sum);
             const double error = fabs(got[row] - expected) / (1 + fabs(expected));
