@@ -430,24 +430,19 @@ static int describe_prefill(struct engine *e, struct error *err) {
 }
 
 static struct kv_limits kv_limits(const struct engine *e) {
-    return (struct kv_limits){
-        .max_model_len = e->info.max_model_len,
-        .trained_context = e->info.model->max_position,
-        .n_layers = e->info.model->n_layers,
-        .some_windowed = e->info.model->windows && model_has_full_attention(e->info.model),
-        .all_windowed = !model_has_full_attention(e->info.model),
-        .learned_positions = e->info.model->positions == POSITIONS_LEARNED,
-        .bounded_caches = e->info.bounded_caches,
-        .budgets_by_layer = e->info.bounded_caches && e->config.backend->ops->evict->by_layer,
-        .budgets_beside_windows =
-            e->info.bounded_caches && e->config.backend->ops->evict->beside_windows,
-        .groups = e->config.groups,
-        .n_groups = e->config.n_groups,
-        .selections = e->info.selections,
-        .max_selected = most_selected(e),
-        .observes = e->info.observes,
-        .device = e->config.backend->name,
-        .has_host_pool = e->store.base != NULL};
+    return (struct kv_limits){.max_model_len = e->info.max_model_len,
+                              .trained_context = e->info.model->max_position,
+                              .n_layers = e->info.model->n_layers,
+                              .all_windowed = !model_has_full_attention(e->info.model),
+                              .learned_positions = e->info.model->positions == POSITIONS_LEARNED,
+                              .bounded_caches = e->info.bounded_caches,
+                              .groups = e->config.groups,
+                              .n_groups = e->config.n_groups,
+                              .selections = e->info.selections,
+                              .max_selected = most_selected(e),
+                              .observes = e->info.observes,
+                              .device = e->config.backend->name,
+                              .has_host_pool = e->store.base != NULL};
 }
 
 /* Makes the store of recent answers, unless no request may find even another one's prefix. */

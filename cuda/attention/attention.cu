@@ -227,8 +227,10 @@ static uint32_t plan_of(const struct attention *a, const struct step *step, uint
     return step->windows ? first_with_window(step, layer) : 0;
 }
 
+/* Says whether some sequence is longer in one layer than in another.  Prompts count, too: their
+ * lists of pages come before those of sequences that decode. */
 static bool layers_differ(const struct step *step) {
-    for (uint32_t i = 0; i < step->n_decode; i++)
+    for (uint32_t i = 0; i < step->n_seqs; i++)
         for (uint32_t l = 1; l < step->n_layers; l++)
             if (step->seqs[i].layers[l].n_slots != step->seqs[i].layers[0].n_slots) return true;
     return false;
@@ -441,6 +443,14 @@ static uint32_t widest_window(const struct cuda_backend *cuda) {
     return most;
 }
 
+/* Returns the most slots that a prompt has in a layer without a window. */
+static uint32_t most_slots_of(const struct step *step, const struct step_seq *seq) {
+    uint32_t most = seq->layers[step_first_budgeted(seq)].n_slots;
+    for (uint32_t l = 0; seq->budgeted && l < step->n_layers; l++)
+        if (step_window(step, l) == 0) most = std::max(most, seq->layers[l].n_slots);
+    return most;
+}
+
 /* Makes the split plan of the rows that are neither sparse nor launched apart. */
 static void plan_splits(const struct cuda_backend *cuda, const struct step_arrays *arrays) {
     struct attention *a = cuda->attention;
@@ -453,9 +463,8 @@ static void plan_splits(const struct cuda_backend *cuda, const struct step_array
     a->split_items = reinterpret_cast<const struct attn_split_item *>(arrays->device_items + at);
     const uint32_t window = widest_window(cuda);
     for (uint32_t i = step->n_decode; i < step->n_seqs; i++) {
-        const uint32_t layer = step_first_budgeted(&step->seqs[i]);
         const struct attn_split_rows rows = {i, first_dense_row(cuda, i), step->seqs[i].n_rows,
-                                             step->seqs[i].layers[layer].n_slots, window};
+                                             most_slots_of(step, &step->seqs[i]), window};
         attn_split_add(plan, &a->split_shape, &rows);
     }
     attn_split_cut(plan, &a->split_shape);
@@ -482,8 +491,8 @@ static void plan_prefill(const struct cuda_backend *cuda, const struct step_arra
     if (max_splits(a) > 0) plan_splits(cuda, arrays);
 }
 
-/* Says whether the step's prompts need no copies of 8-bit pages: all are split, each has few rows,
- * no index or eviction reads their keys, and the kernel that reads codes computes their scores. */
+/* Says whether the step's prompts need no copies of 8-bit pages.  All are split, each has few rows,
+ * and no index or eviction reads their keys.  There is no ALiBi, which Hopper's kernels lack. */
 static bool splits_read_codes(const struct cuda_backend *cuda) {
     const struct attention *a = cuda->attention;
     const struct step *step = cuda->host_step;

@@ -87,7 +87,8 @@ struct device_budget {
 struct device_select {
     uint32_t n_selected; /* 0: the sequence selects nothing */
     uint32_t n_candidates, n_sink, fresh;
-    int32_t scores_at; /* its first slot in each KV head's scores: struct attn_stats */
+    int32_t scores_at; /* its first slot in each KV head's scores: struct attn_stats; the budget's
+                          if the sequence has one, too */
     int32_t keys_at;   /* its first candidate in struct select_workspace; a multiple of 64 */
     int32_t states;    /* kv_select.state_pages */
     int32_t blocks;    /* host blocks [n_candidates / PAGE_TOKENS]; -1: there is no host pool, */

@@ -137,15 +137,13 @@ static struct step_arrays pack_seqs(struct mirror *block, const struct step *ste
     return arrays;
 }
 
-/* Packs the budgets and returns how many slots of scores they take. */
-static int32_t pack_budgets(struct mirror *block, const struct step *step,
-                            struct device_step *out) {
+static void pack_budgets(struct mirror *block, const struct step *step, struct device_step *out) {
     const int32_t *device;
     struct device_budget *to =
         (struct device_budget *)take(block, step->n_seqs * (size_t)BUDGET_WORDS, &device);
     out->budgets = (const struct device_budget *)device;
     int32_t at = 0;
-    for (uint32_t i = 0; i < step->n_seqs; i++) {
+    for (uint32_t i = 0; i < step->n_seqs; at += (int32_t)score_slots(&step->seqs[i++])) {
         const struct step_seq *seq = &step->seqs[i];
         const struct kv_budget *budget = seq->budget;
         to[i] = (struct device_budget){.scores_at = -1};
@@ -163,22 +161,17 @@ static int32_t pack_budgets(struct mirror *block, const struct step *step,
                                        .score_row = seq->score_row,
                                        .begins_chunk = seq->begins_chunk,
                                        .compress = seq->compress,
-                                       .scores_at = -1};
+                                       .scores_at = kv_has_scores(budget) ? at : -1};
         for (uint32_t l = 0; l < step->n_layers; l++)
             if (step_budget(seq, l)) to[i].layers[l / 32] |= 1u << l % 32;
-        if (!kv_has_scores(budget)) continue;
-        to[i].scores_at = at;
-        at += (int32_t)seq->layers[step_first_budgeted(seq)].n_slots;
     }
-    return at;
 }
 
-static void pack_selects(struct cuda_backend *cuda, const struct step_shape *shape,
-                         int32_t scores_at) {
+static void pack_selects(struct cuda_backend *cuda, const struct step_shape *shape) {
     const struct step *step = cuda->host_step;
     const int32_t *device;
     int32_t *words = take(&cuda->step_block, shape->select_words, &device);
-    select_pack(step, &cuda->select.shape, scores_at, words);
+    select_pack(step, &cuda->select.shape, words);
     cuda->step.selects = (const struct device_select *)device;
     cuda->step.select_lists = device + (size_t)step->n_decode * SELECT_WORDS;
 }
@@ -232,8 +225,8 @@ int step_send(struct cuda_backend *cuda, struct error *err) {
     block->used = STEP_HEADER_BYTES + shape.plan_bytes;
     pack_rows(block, step, out);
     const struct step_arrays arrays = pack_seqs(block, step, &shape, out);
-    const int32_t n_scores = shape.has_budgets ? pack_budgets(block, step, out) : 0;
-    if (shape.select_words > 0) pack_selects(cuda, &shape, n_scores);
+    if (shape.has_budgets) pack_budgets(block, step, out);
+    if (shape.select_words > 0) pack_selects(cuda, &shape);
     attention_plan(cuda, &arrays, block->host + STEP_HEADER_BYTES);
     pack_headers(cuda, out);
     cuda->device_step = (const struct device_step *)block->device;

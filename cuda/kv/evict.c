@@ -7,8 +7,9 @@
  *                               take longer than the work
  *   order                       one kernel: puts the tokens of a full cache in the text's order
  *
- * All sequences whose budget has scores share one block of these, in the order of the step
- * (step.c).  A prompt's part of it holds the list of its retained slots.
+ * All sequences whose budget has scores, and those that select, share one block of these, in the
+ * order of the step (step.c, select_pack.c).  A prompt's part of it holds the list of its retained
+ * slots.
  *
  * Memory: reserved for the largest step; without reserve(), grown to the largest seen. */
 #include "cuda/host/internal.h"
@@ -45,9 +46,7 @@ int attn_stats_reserve(struct cuda_backend *cuda, size_t n_rows, size_t n_slots,
 int attn_stats_budget(struct cuda_backend *cuda, const struct step *step, uint32_t n_heads,
                       struct error *err) {
     size_t n_slots = 0, room = cuda->scores_bytes / sizeof(float) / n_heads;
-    for (uint32_t i = 0; i < step->n_seqs; i++)
-        if (step->seqs[i].budget || step->seqs[i].select)
-            n_slots += step->seqs[i].layers[step_first_budgeted(&step->seqs[i])].n_slots;
+    for (uint32_t i = 0; i < step->n_seqs; i++) n_slots += score_slots(&step->seqs[i]);
     if (n_slots > room) room = n_slots > 2 * room ? n_slots : 2 * room;
     return attn_stats_reserve(cuda, step->n_rows, room, n_heads, err);
 }
@@ -184,7 +183,6 @@ static int evict_totals(struct backend *be, const struct kv_pool *kv, struct evi
 }
 
 const struct evict_ops cuda_evict_ops = {
-    .beside_windows = true,
     .decode = evict_decode,
     .chunk = evict_chunk,
     .oldest = evict_oldest,

@@ -32,7 +32,8 @@ static __device__ __forceinline__ void move_units(uint32_t first, uint32_t strid
     }
 }
 
-/* Calls move(fetch, the slot's page, its place there, lane) for each fetch, a warp a token.  So
+/* Calls move(fetch, the slot's page, its place there, lane) for each fetch of the layer, a warp a
+ * token.  So
  * what a warp requests at a time is contiguous, in one page of the system's memory. */
 template <typename Move>
 static __device__ __forceinline__ void each_fetch(const struct fetch_params &p, const Move &move) {
@@ -41,6 +42,7 @@ static __device__ __forceinline__ void each_fetch(const struct fetch_params &p, 
     for (uint32_t i = (blockIdx.x * MOVE_THREADS + threadIdx.x) / 32; i < n; i += n_warps) {
         const uint4 x = *reinterpret_cast<const uint4 *>(p.fetches + i);
         const struct fetch f = {x.x, x.y, x.z, x.w};
+        if (budget_of(*p.step, f.seq, layer)) continue; /* the sequence selects nothing here */
         const int32_t *pages = pages_of(*p.step, layer, f.seq);
         move(f, (uint32_t)pages[f.slot / PAGE_TOKENS], f.slot % PAGE_TOKENS, threadIdx.x % 32);
     }

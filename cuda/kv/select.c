@@ -211,6 +211,7 @@ static cudaError_t choose(const struct cuda_backend *cuda, const struct select_a
                                          .kv = *args->attn.kv,
                                          .n_heads = args->attn.n_heads,
                                          .group_index = args->group_index,
+                                         .group = *args->group,
                                          .n_layers = group_n_layers(args->group, windows_of(cuda)),
                                          .state_slots = cuda->select.shape.state_slots,
                                          .n_blocks = cuda->select.n_blocks,

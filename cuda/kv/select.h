@@ -17,6 +17,7 @@
 
 #include "cuda/host/kernels.h"
 #include "engine/device/host_pool.h"
+#include "engine/device/layer_group.h"
 #include "engine/device/pages.h"
 
 struct select_total;
@@ -56,6 +57,7 @@ struct select_params {
     struct attn_stats attn_stats; /* of the filter layer's attention */
     struct kv_pool kv;
     uint32_t n_heads, group_index;
+    struct layer_group group;
     uint32_t n_layers;              /* sparse layers of the group */
     uint32_t state_slots, n_blocks; /* n_blocks: as many as fill the device */
     struct select_workspace room;

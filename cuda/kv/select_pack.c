@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "engine/device/evict.h"
 #include "engine/device/pages.h"
 #include "engine/device/select.h"
 #include "engine/device/step.h"
@@ -13,8 +14,18 @@ bool step_has_selects(const struct step *step) {
     return false;
 }
 
+static uint32_t text_slots(const struct step_seq *seq) {
+    return seq->n_before + seq->n_rows;
+}
+
 static bool is_sparse(const struct step_seq *seq, uint32_t layer) {
-    return seq->layers[layer].n_slots < seq->layers[0].n_slots;
+    return seq->layers[layer].n_slots < text_slots(seq) && !step_budget(seq, layer);
+}
+
+uint32_t score_slots(const struct step_seq *seq) {
+    if (seq->select) return text_slots(seq);
+    const bool has_scores = seq->budget && kv_has_scores(seq->budget);
+    return has_scores ? seq->layers[step_first_budgeted(seq)].n_slots : 0;
 }
 
 static uint32_t count_sparse(const struct step *step, const struct step_seq *seq) {
@@ -77,12 +88,11 @@ static int32_t append_pool_pages(const struct step *step, const struct step_seq 
     return place;
 }
 
-void select_pack(const struct step *step, const struct select_shape *shape, int32_t scores_at,
-                 int32_t *words) {
+void select_pack(const struct step *step, const struct select_shape *shape, int32_t *words) {
     struct device_select *to = (struct device_select *)words;
-    int32_t *lists = words + (size_t)step->n_decode * SELECT_WORDS, keys_at = 0;
+    int32_t *lists = words + (size_t)step->n_decode * SELECT_WORDS, keys_at = 0, scores_at = 0;
     size_t at = 0;
-    for (uint32_t i = 0; i < step->n_decode; i++) {
+    for (uint32_t i = 0; i < step->n_decode; scores_at += (int32_t)score_slots(&step->seqs[i++])) {
         const struct step_seq *seq = &step->seqs[i];
         const struct kv_select *select = seq->select;
         to[i] = (struct device_select){.blocks = -1, .pages = -1};
@@ -100,7 +110,6 @@ void select_pack(const struct step *step, const struct select_shape *shape, int3
         if (select->blocks)
             to[i].blocks = append(lists, &at, select->blocks, select->n_candidates / PAGE_TOKENS);
         else to[i].pages = append_pool_pages(step, seq, lists, &at);
-        scores_at += (int32_t)seq->layers[0].n_slots;
         keys_at += (int32_t)select->n_candidates;
     }
 }

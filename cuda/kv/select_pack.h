@@ -8,7 +8,7 @@
  *     where         [n_layers]: where each sparse layer's pages begin in the lists; -1: not sparse
  *     pages         [n_candidates / PAGE_TOKENS] of each sparse layer
  *
- * A layer is sparse if a sequence has fewer slots there than in layer 0, which never is.
+ * A layer is sparse if a sequence has fewer slots there than its text, and no budget.
  *
  * Thread: engine.  Memory: the caller's. */
 #ifndef CUDA_KV_SELECT_PACK_H
@@ -22,6 +22,7 @@
 
 struct step;
 struct step_limits;
+struct step_seq;
 
 #ifdef __cplusplus
 extern "C" {
@@ -41,10 +42,11 @@ size_t select_pack_words(const struct step *step, const struct select_shape *sha
 /* Returns the most words that a step may need: its sequences' lists of blocks, or pages for
  * max_slots slots. */
 size_t select_pack_most_words(const struct step_limits *limits, const struct select_shape *shape);
-/* Writes the words.  scores_at is the first slot of struct attn_stats' scores that no budget
- * uses. */
-void select_pack(const struct step *step, const struct select_shape *shape, int32_t scores_at,
-                 int32_t *words);
+/* Returns how many slots of struct attn_stats' scores a sequence of the step has.  A layer writes
+ * those of the budget or those of a selection, so they have one place. */
+uint32_t score_slots(const struct step_seq *seq);
+/* Writes the words. */
+void select_pack(const struct step *step, const struct select_shape *shape, int32_t *words);
 
 #ifdef __cplusplus
 }

@@ -13,6 +13,7 @@
  * blocks reach it; the order does not change the result.  Bound: L2, four passes over n_candidates
  * / 8 bytes of bits.  Oracle: engine/cpu/, exact for equal bits. */
 #include "cuda/common/pages.cuh"
+#include "cuda/common/step.cuh"
 #include "cuda/common/topk.cuh"
 #include "engine/device/pages.h"
 #include "engine/device/select.h"
@@ -110,6 +111,15 @@ static __device__ uint32_t source_of(const struct select_params &p, const struct
     return block * PAGE_TOKENS + token % PAGE_TOKENS;
 }
 
+/* Returns in how many layers of the group the row's sequence selects: in those without its
+ * budget. */
+static __device__ uint32_t n_following(const struct select_params &p, uint32_t row) {
+    uint32_t n = p.n_layers;
+    for (uint32_t layer = p.group.first; p.step->budgets && layer < p.group.end; layer++)
+        n -= budget_of(*p.step, row, layer) != nullptr;
+    return n;
+}
+
 static __device__ void count_fetches(const struct select_params &p, const struct row_slots &r,
                                      struct plan *plan, enum fetch_kind kind, uint32_t n) {
     struct select_total *total = &p.room.totals[r.row];
@@ -118,7 +128,7 @@ static __device__ void count_fetches(const struct select_params &p, const struct
         if (p.group_index == 0) *total = {};
         total->n_chosen += r.s.n_selected;
         total->n_fetched += n;
-        total->n_copies += n * p.n_layers;
+        total->n_copies += n * n_following(p, r.row);
     }
     __syncthreads();
 }

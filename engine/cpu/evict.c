@@ -576,8 +576,6 @@ static int evict_totals(struct backend *be, const struct kv_pool *kv, struct evi
 }
 
 const struct evict_ops cpu_evict_ops = {
-    .by_layer = true,
-    .beside_windows = true,
     .decode = evict_decode,
     .chunk = evict_chunk,
     .oldest = evict_oldest,

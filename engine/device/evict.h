@@ -92,10 +92,6 @@ struct evict_total {
 
 /* NULL in backend_ops: no sequence can have a budget here, and no pool is `tracked`. */
 struct evict_ops {
-    bool by_layer; /* any layers may have a budget while others have none (step_seq.budgeted) */
-    /* Layers with a window may have none while all others have it.  Of a step's sequences, those
-     * that count positions in the cache must then have their budgets in the same layers. */
-    bool beside_windows;
     /* For the sequences whose budget has scores (kv_has_scores()): updates these from the queries
      * and the keys, then evicts tokens.  decode() is for [0, n_decode), chunk() for the rest.
      * Called after the attention of a layer, with the same arguments. */

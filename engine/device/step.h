@@ -41,8 +41,8 @@ struct step_seq {
     uint32_t n_rows;                /* >= 1; exactly 1 for the first n_decode sequences */
     const struct kv_view *layers;   /* [step.n_layers] */
     const struct kv_budget *budget; /* NULL: attention evicts nothing */
-    /* The layers that have the budget; they have the same n_slots and append_slot.  NULL: all.  Not
-     * NULL only if evict_ops.by_layer or .beside_windows says so. */
+    /* The layers that have the budget; they have the same n_slots and append_slot.  NULL: all.  A
+     * budget that counts positions in the cache is that of all layers without a window. */
     const struct layer_set *budgeted;
     uint32_t n_before; /* tokens of the text before the first row */
     /* With a budget: */

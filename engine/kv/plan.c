@@ -87,11 +87,6 @@ static int check_bounded(const struct kv_choice *choice, uint32_t n_prompt, uint
                          const struct kv_limits *limits, struct error *err) {
     if (!limits->bounded_caches)
         return error_set(err, ERR_INVALID, "this server has no bounded KV caches");
-    if (limits->some_windowed && !limits->budgets_beside_windows)
-        return error_set(err, ERR_INVALID,
-                         "on the device %s all layers keep the same, but only some layers of this "
-                         "model have a window",
-                         limits->device);
     if (choice->n_recent == 0)
         return error_set(err, ERR_INVALID, "the KV policy must keep at least 1 recent token");
     int code = check_heavy(choice, err);
@@ -166,10 +161,6 @@ int kv_override_check(const struct kv_override *override, const struct kv_choice
                                "the other layers' tokens must stay on the device (offload false)");
     if (override->choice.cache_positions)
         return refuse_override(err, "positions must be text, as in the other layers");
-    if (limits->bounded_caches && !limits->budgets_by_layer)
-        return error_set(err, ERR_INVALID,
-                         "kv_policy.layers: on the device %s all layers keep the same",
-                         limits->device);
     const int code = check_layers(override, rest, limits, err);
     if (code || check_conflict(&override->choice, err)) return ERR_INVALID;
     return check_bounded(&override->choice, n_prompt, 0, limits, err);

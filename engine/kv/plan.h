@@ -50,12 +50,9 @@ struct kv_limits {
     uint32_t max_model_len;   /* of texts that are kept whole */
     uint32_t trained_context; /* the model's */
     uint32_t n_layers;        /* the model's */
-    bool some_windowed;       /* some of its layers have a window, others have not */
     bool all_windowed;        /* all of its layers have a window, so that none has a budget */
     bool learned_positions;   /* and part of what is cached: they cannot be counted in the cache */
     bool bounded_caches;
-    bool budgets_by_layer;            /* some layers may keep all, beside others with a budget */
-    bool budgets_beside_windows;      /* layers with a window may */
     const struct layer_group *groups; /* [n_groups], of `selections` */
     uint32_t n_groups;
     bool selections;       /* there are filter layers, and the backend selects */

@@ -47,9 +47,9 @@ struct rig {
     uint32_t n_heads, n_kv, dim, n_freqs;
     float softcap;
     struct score_terms terms;
-    float query_beta;           /* with periods of 100 positions */
-    uint32_t windows[N_LAYERS]; /* layers with a window have no budget */
-    struct layer_set budgeted;
+    float query_beta; /* with periods of 100 positions */
+    uint32_t windows[N_LAYERS];
+    struct layer_set budgeted; /* other layers, with or without a window, keep the text */
     bool has_windows;
     double inv_freq[128];
     struct kv_pool cpu_kv, gpu_kv;
@@ -83,7 +83,7 @@ static void order(struct rig *r, struct text *t) {
     const uint32_t capacity = t->budget.capacity;
     uint32_t n = 0;
     for (uint32_t l = 0; l < N_LAYERS; l++)
-        if (r->windows[l] == 0)
+        if (layer_set_has(&r->budgeted, l))
             t->views[n++] = (struct kv_view){t->pages[l], capacity + 1, capacity};
     must(cpu->ops->evict->order(cpu, &r->cpu_kv, t->views, n, &err), &err);
     must(gpu->ops->evict->order(gpu, &r->gpu_kv, t->views, n, &err), &err);
@@ -97,15 +97,20 @@ static void begin_turn(struct rig *r, struct text *t) {
     if (t->turn > t->budget.capacity) order(r, t);
 }
 
+/* Tells whether some layers have no budget: the first has none then. */
+static bool is_divided(const struct rig *r) {
+    return !layer_set_has(&r->budgeted, 0);
+}
+
 static struct step_seq describe(const struct rig *r, struct text *t, uint32_t first_row) {
     const bool full = t->bounded && !is_prompt(t) && t->n_kept == t->budget.capacity;
     for (uint32_t l = 0; l < N_LAYERS; l++)
-        t->views[l] = r->windows[l] > 0
+        t->views[l] = t->bounded && !layer_set_has(&r->budgeted, l)
                           ? (struct kv_view){t->pages[l], t->n_done + t->n_rows, t->n_done}
                           : (struct kv_view){t->pages[l], t->n_kept + t->n_rows,
                                              full ? KV_FREE_SLOT : t->n_kept};
     struct step_seq seq = {.first_row = first_row,
-                           .budgeted = r->has_windows && t->bounded ? &r->budgeted : NULL,
+                           .budgeted = is_divided(r) && t->bounded ? &r->budgeted : NULL,
                            .n_rows = t->n_rows,
                            .layers = t->views,
                            .budget = t->bounded ? &t->budget : NULL,
@@ -467,7 +472,7 @@ static void compare_step(struct rig *r) {
     for (uint32_t i = 0; i < r->step.n_seqs; i++) {
         struct text *t = &r->texts[r->order[i]];
         for (uint32_t l = 0; t->bounded && l < N_LAYERS; l++)
-            if (r->windows[l] == 0) take_over(r, t, l, r->seqs[i].compress);
+            if (layer_set_has(&r->budgeted, l)) take_over(r, t, l, r->seqs[i].compress);
         advance(t);
     }
 }
@@ -494,10 +499,10 @@ static void make_pools(struct rig *r, enum page_format format) {
 }
 
 /* Texts whose keys are rotated by their ranks. */
-enum ranked { EVEN, ODD, ALL };
+enum ranked { EVEN, ODD, ALL, NONE };
 
 static bool is_ranked(enum ranked ranked, uint32_t text) {
-    return ranked == ALL || (ranked == ODD) == text % 2;
+    return ranked == ALL || (ranked != NONE && (ranked == ODD) == text % 2);
 }
 
 /* The last text has no budget. */
@@ -555,16 +560,19 @@ static void free_rig(struct rig *r) {
     free(r);
 }
 
-/* window: of the first layer; 0: it has a budget, too. */
-static void check_terms(const uint32_t *shape, enum page_format format, enum ranked ranked,
-                        float softcap, uint32_t window, struct score_case terms) {
+/* What the first layer is. */
+enum first { BUDGETED, WINDOWED, WHOLE };
+
+/* window: of the first layer, if it has one. */
+static void check_rig(const uint32_t *shape, enum page_format format, enum ranked ranked,
+                      float softcap, enum first first, uint32_t window, struct score_case terms) {
     struct rig *r = new_rig(shape, format, ranked);
     r->softcap = softcap;
     score_terms_init(&r->terms, terms);
     r->query_beta = terms.sinks == ZERO_SINKS ? 0.25f : 0;
     r->windows[0] = window;
     r->has_windows = window > 0;
-    for (uint32_t l = window > 0; l < N_LAYERS; l++) layer_set_add(&r->budgeted, l);
+    for (uint32_t l = first != BUDGETED; l < N_LAYERS; l++) layer_set_add(&r->budgeted, l);
     for (uint32_t i = 0; i < (small ? FEW_STEPS : N_STEPS); i++) {
         make_step(r);
         make_inputs(r);
@@ -581,7 +589,8 @@ static void check_terms(const uint32_t *shape, enum page_format format, enum ran
 
 static void check_windowed(const uint32_t *shape, enum page_format format, enum ranked ranked,
                            float softcap, uint32_t window) {
-    check_terms(shape, format, ranked, softcap, window, score_case_at(0));
+    const enum first first = window > 0 ? WINDOWED : BUDGETED;
+    check_rig(shape, format, ranked, softcap, first, window, score_case_at(0));
 }
 
 static void check_shape(const uint32_t *shape, enum page_format format, enum ranked ranked,
@@ -676,8 +685,17 @@ static void layers_with_a_window_keep_the_text(void **state) {
 static void sinks_and_slopes_equal_the_cpu(void **state) {
     for (uint32_t i = 0; i < N_SHAPES; i += small ? N_SHAPES - 1 : 1)
         for (uint32_t j = 0; j < 2; j++)
-            check_terms(shapes[i], j ? PAGE_FP8 : PAGE_BF16, (enum ranked)((i + j) % 3),
-                        i % 4 == 1 ? 4 : 0, 0, score_case_at(1 + (i + 2 * j) % 4));
+            check_rig(shapes[i], j ? PAGE_FP8 : PAGE_BF16, (enum ranked)((i + j) % 3),
+                      i % 4 == 1 ? 4 : 0, BUDGETED, 0, score_case_at(1 + (i + 2 * j) % 4));
+}
+
+/* Positions are those of the text there. */
+static void layers_without_a_budget_keep_the_text(void **state) {
+    struct backend *shared = open_another(&(struct cuda_config){0});
+    for (uint32_t i = 0; i < N_SHAPES; i += small ? N_SHAPES - 1 : 1)
+        check_rig(shapes[i], i % 2 ? PAGE_FP8 : PAGE_BF16, NONE, i % 4 == 1 ? 4 : 0, WHOLE, 0,
+                  score_case_at(i));
+    close_another(shared);
 }
 
 int main(int argc, char **argv) {
@@ -690,6 +708,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(batch_invariant_backends_make_no_copies),
         cmocka_unit_test(layers_with_a_window_keep_the_text),
         cmocka_unit_test(sinks_and_slopes_equal_the_cpu),
+        cmocka_unit_test(layers_without_a_budget_keep_the_text),
     };
     return run_on_backends(argc, argv, 0, tests, COUNT(tests));
 }

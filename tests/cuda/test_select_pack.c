@@ -42,7 +42,8 @@ static void make_rig(struct rig *r) {
                                            .state_pages = r->states[i]};
         if (i == 0) r->selects[i].blocks = r->lists[i][0];
         else r->selects[i].pool_pages = r->pool_pages[i];
-        r->seqs[i] = (struct step_seq){.first_row = i, .n_rows = 1, .layers = r->views};
+        r->seqs[i] = (struct step_seq){
+            .first_row = i, .n_rows = 1, .layers = r->views, .n_before = SLOTS - 1};
         if (i == 0 || i == 2) r->seqs[i].select = &r->selects[i];
     }
 }
@@ -62,7 +63,7 @@ static void check_pack(uint32_t state_slots) {
     int32_t *words = malloc((n + 1) * sizeof(*words));
     assert_non_null(words);
     words[n] = GUARD;
-    select_pack(&r.step, &shape, 77, words);
+    select_pack(&r.step, &shape, words);
     assert_int_equal(words[n], GUARD);
     const struct device_select *s = (const void *)words;
     const int32_t *lists = words + 3 * SELECT_WORDS;
@@ -72,7 +73,7 @@ static void check_pack(uint32_t state_slots) {
         assert_int_equal(s[i].n_candidates, N_CANDIDATES);
         assert_int_equal(s[i].n_sink, 4 + i);
         assert_int_equal(s[i].fresh, i == 2);
-        assert_int_equal(s[i].scores_at, i == 0 ? 77 : 77 + SLOTS);
+        assert_int_equal(s[i].scores_at, i == 0 ? 0 : SLOTS);
         assert_int_equal(s[i].keys_at, i == 0 ? 0 : N_CANDIDATES);
         expect_list(lists, s[i].states, r.states[i], n_states);
     }

@@ -29,7 +29,6 @@ SELECTING = [MOVED, NOT_MOVED]
 N_FILTERS = len(json.loads((ROOT / "config/filters" / f"{MODEL.name}.json").read_text())["filters"])
 LAYERS = [{"first": 3, "last": 5, "kv_policy": HEAVY}, {"first": 10, "last": 11, "kv_policy": HEAVY}]
 DIVIDED = [{**FULL, "layers": LAYERS}, {**NOT_MOVED, "layers": LAYERS}]
-DIVIDED = DIVIDED if DEVICE == "cpu" else []  # elsewhere refused by name: test_parts.py
 every_policy = pytest.mark.parametrize(
     "policy", [FULL, *BOUNDED, *SELECTING, *DIVIDED],
     ids=["full", *BOUNDED_NAMES, "offload", "on_device",

@@ -12,7 +12,7 @@ from oracle_model import Model
 from precision import (BF16_DEEP, BF16_RANDOM, KEPT, PRECISE, SELECTED, check_chosen,
                        check_errors, row_error, values_of)
 from random_model import write_random_model
-from server import DEVICE, Server
+from server import Server
 from test_bounded import ALL_SCORES, NEAR_TIE, kv_policy, random_budget, random_tokens
 from test_offload_oracle import write_filters
 
@@ -23,8 +23,6 @@ LAYERS = ((0,), (1, 2, 5), tuple(range(N_LAYERS)))
 
 @pytest.fixture(scope="module")
 def regime(tmp_path_factory):
-    if DEVICE != "cpu":
-        pytest.skip("refused by name: test_a_gpu_refuses_them")
     directory = write_random_model(tmp_path_factory.mktemp("random"), CONTEXT,
                                    num_hidden_layers=N_LAYERS)
     file = write_filters(directory / "filters.json", FILTERS, WAIT)
@@ -178,15 +176,6 @@ def test_refusals(regime, case):
     assert reply.status == 400, reply.body
     error = reply.json()["error"]
     assert error["param"] == param and words in error["message"], error
-
-
-def test_a_gpu_refuses_them(serve):
-    if DEVICE == "cpu":
-        pytest.skip("the CPU does it")
-    reply = serve().post("/v1/completions", {"prompt": [5, 6, 7], "kv_policy": {
-        "type": "full", "layers": [{"first": 0, "last": 1, "kv_policy": STREAMING}]}})
-    assert reply.status == 400 and reply.json()["error"]["param"] == "kv_policy"
-    assert "all layers keep the same" in reply.json()["error"]["message"]
 
 
 def test_the_server_writes_what_it_reads(serve):
