@@ -15,6 +15,7 @@
 #include "engine/request/channels.h"
 #include "engine/template/template.h"
 #include "engine/tokenizer/token_names.h"
+#include "server/settings/template_probe.h"
 
 enum { LARGEST_TEMPLATE = 1 << 20, LARGEST_CONFIG = 2 << 20, MOST_TEMPLATES = 64 };
 
@@ -238,6 +239,13 @@ static int take_models(struct chat_template *chat, const char *model_dir,
     return rc ? rc : take_processors(chat, model_dir, err);
 }
 
+/* Notes what the templates leave out. */
+static void probe(struct chat_template *chat) {
+    const struct template *with_tools = chat->with_tools ? chat->with_tools : chat->plain;
+    chat->drops_systems = chat->plain && template_drops_systems(chat->plain, chat->own);
+    chat->drops_calls = with_tools && template_drops_calls(with_tools, chat->own);
+}
+
 int chat_template_load(struct chat_template *chat, const char *file, const char *model_dir,
                        struct error *err) {
     struct token_names names = {0};
@@ -250,6 +258,7 @@ int chat_template_load(struct chat_template *chat, const char *file, const char 
                   : take_models(chat, model_dir, &names, err);
     }
     token_names_fini(&names);
+    if (!rc) probe(chat);
     return rc;
 }
 

@@ -28,6 +28,8 @@ struct chat_template {
     char *source;                /* where `plain` is from, for the log; NULL: nowhere */
     char *tool_text;             /* of the template for requests with tools; NULL: no template */
     bool names_developer;        /* it knows the role `developer` */
+    bool drops_systems;          /* it writes no system message behind the first turn */
+    bool drops_calls;            /* it does not write all calls of a message */
     bool marks_reasoning;        /* its model marks what it thinks: */
     enum thought_form thoughts;  /* so */
     bool has_processors;         /* there is a chat_template.json, which is not used */

@@ -12,9 +12,11 @@ anthropic = pytest.importorskip("anthropic")
 openai = pytest.importorskip("openai")
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-TEMPLATES = sorted(path.stem for path in (ROOT / "tests/template/calls").glob("*.jinja"))
+# Harmony's marks are all tokens of their own: test_harmony.py has it.
+TEMPLATES = sorted(path.stem for path in (ROOT / "tests/template/calls").glob("*.jinja") if path.stem != "harmony")
 # Of formats whose calls begin with a special token, which no text forces: that stands for one of the tokenizer's.
-TOKENS = {"mistral-array": "[TOOL_CALLS]", "mistral-named": "[TOOL_CALLS]", "phi-4": "<|tool_call|>"}
+TOKENS = {"mistral-array": "[TOOL_CALLS]", "mistral-named": "[TOOL_CALLS]", "phi-4": "<|tool_call|>",
+          "cohere": "<|START_ACTION|>"}
 USER = {"role": "user", "content": "x"}
 DEEP = "{" + '"a": {' * 99 + "}" * 99 + "}"
 EDGES = {  # members of the arguments, as they are written
@@ -46,9 +48,13 @@ def object_of(members):
 def text_of(name, members):
     """How the format writes the call."""
     whole = object_of(members)
-    if name == "qwen3-coder":
+    if name in ("qwen3-coder", "seed-oss"):
         inner = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in members)
-        return f"<tool_call>\n<function=f>\n{inner}</function>\n</tool_call>"
+        mark = "seed:tool_call" if name == "seed-oss" else "tool_call"
+        return f"<{mark}>\n<function=f>\n{inner}</function>\n</{mark}>"
+    if name == "minimax":
+        inner = "".join(f'<parameter name="{key}">{value}</parameter>\n' for key, value in members)
+        return f'<minimax:tool_call>\n<invoke name="f">\n{inner}</invoke>\n</minimax:tool_call>'
     if name == "glm-4.5":
         inner = "".join(f"<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n" for key, value in members)
         return f"<tool_call>f\n{inner}</tool_call>"

@@ -11,6 +11,7 @@
 #include "server/api/conversation/call_ids.h"
 #include "server/api/conversation/request.h"
 #include "server/settings/chat_template.h"
+#include "server/settings/template_probe.h"
 #include "tests/server/api_rig.h"
 #include "tests/test.h"
 
@@ -160,6 +161,36 @@ TEST_WITH(a_text_beside_a_thought_and_a_call_is_a_part_of_the_thought, rig_set_u
           U ",{'role':'assistant','content':'c','reasoning':'t','tool_calls':[{'id':'1','type':"
             "'function','function':{'name':'f','arguments':'{}'}}]}," RESULT("1"),
           "[user::u][assistant:t\n\nc:][tool::r]");
+}
+
+#define TWO_CALLS                                                                                  \
+    "{'role':'assistant','content':'c','tool_calls':[{'id':'1','type':'function','function':"      \
+    "{'name':'f','arguments':'{}'}},{'id':'2','type':'function','function':{'name':'g',"           \
+    "'arguments':'{}'}}]},{'role':'tool','tool_call_id':'2','content':'second'},"                  \
+    "{'role':'tool','tool_call_id':'1','content':'first'}"
+
+TEST_WITH(calls_are_parted_where_a_template_takes_one, rig_set_up, tear_down) {
+    use(*state, "{% for m in messages %}{% if m.tool_calls and m.tool_calls | length > 1 %}" RAISE(
+                    "one call") "{% endif %}[{{ m.role }}:{{ m.content }}{% for c in m.tool_calls "
+                                "%}{{ c.function.name }}{% endfor %}]{% endfor %}");
+    check(*state, U "," TWO_CALLS "," V,
+          "[user:u][assistant:cf][tool:first][assistant:g][tool:second][user:v]");
+}
+
+TEST_WITH(what_a_template_leaves_out_is_written_otherwise, rig_set_up, tear_down) {
+    use(*state, "{% for m in messages %}{% if m.role != 'system' or loop.first %}[{{ m.role }}:"
+                "{{ m.content }}{{ m.tool_calls[0].function.name if m.tool_calls }}]{% endif %}"
+                "{% endfor %}");
+    chat.drops_systems = template_drops_systems(chat.plain, chat.own);
+    chat.drops_calls = template_drops_calls(chat.plain, chat.own);
+    assert_true(chat.drops_systems && chat.drops_calls);
+    check(*state, S "," U "," A "," T "," V "," TWO_CALLS,
+          "[system:s][user:u][assistant:a][user:t\n\nv][assistant:cf][tool:first][assistant:g]"
+          "[tool:second]");
+    check(*state, U "," V, "[user:u][user:v]");
+    use(*state, in_front);
+    assert_false(template_drops_systems(chat.plain, chat.own)); /* it raises */
+    assert_false(template_drops_calls(chat.plain, chat.own));
 }
 
 TEST_WITH(ids_are_shortened, rig_set_up, tear_down) {

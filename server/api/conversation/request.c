@@ -551,6 +551,19 @@ static bool drops_last(json_t *messages) {
     return n > 1 && !says && json_array_remove(messages, n - 1) == 0;
 }
 
+/* Changes the messages so that the template writes all of them. */
+static int make_whole(const struct chat_template *model, json_t **messages, struct api_error *err) {
+    bool needed;
+    const struct turn_rules rules =
+        turns_whole(*messages, model->drops_systems, model->drops_calls, &needed);
+    if (!needed) return 0;
+    json_t *made = turns_make(*messages, &rules);
+    if (!made) return api_error_no_memory(err);
+    json_decref(*messages);
+    *messages = made;
+    return 0;
+}
+
 static int make_prompt(struct request_reading *r, const struct chat_template *model,
                        struct template_text *text) {
     struct chat_reading *chat = own(r);
@@ -564,6 +577,11 @@ static int make_prompt(struct request_reading *r, const struct chat_template *mo
                                 r->limits->skipped, r->err);
     if (rc) return rc;
     if (chat->continues && drops_last(messages)) chat->continues = false;
+    rc = make_whole(model, &messages, r->err);
+    if (rc) {
+        json_decref(messages);
+        return rc;
+    }
     rc = render_somehow(text, chat, model, messages, &used, &why);
     if (rc) rc = api_error_from(r->err, &why, "messages");
     else if (chat->continues) rc = continue_last(r, model, used, text);

@@ -8,11 +8,19 @@
 
 const struct turn_rules turn_attempts[TURN_ATTEMPTS] = {
     {.one_text = true},
+    {.one_call = true},
+    {.one_text = true, .one_call = true},
     {.short_ids = true},
     {.short_ids = true, .joined = true},
     {.short_ids = true, .joined = true, .no_system = true},
     {.short_ids = true, .joined = true, .tools_last = true},
     {.short_ids = true, .joined = true, .no_system = true, .tools_last = true},
+    {.one_text = true,
+     .one_call = true,
+     .short_ids = true,
+     .joined = true,
+     .no_system = true,
+     .tools_last = true},
 };
 
 /* The state of a walk over the messages. */
@@ -94,6 +102,81 @@ static void join_texts(struct walk *w, json_t *message) {
     json_decref(both);
 }
 
+/* ---- calls ---- */
+
+static size_t n_calls_of(const json_t *message) {
+    return json_array_size(json_object_get(message, "tool_calls"));
+}
+
+/* Tells whether a message is the result of the call: by its id or, without ids, by its place. */
+static bool is_result(const json_t *message, const json_t *call, bool is_in_place) {
+    const json_t *id = json_object_get(message, "tool_call_id");
+    return id ? json_equal(id, json_object_get(call, "id")) : is_in_place;
+}
+
+/* Appends the results of a call among the n behind its message. */
+static void append_results(struct walk *w, const json_t *messages, size_t first, size_t n,
+                           const json_t *call, size_t place) {
+    for (size_t i = 0; i < n; i++) {
+        json_t *result = json_array_get(messages, first + i);
+        if (is_result(result, call, i == place))
+            w->failed |= json_array_append(w->made, result) < 0;
+    }
+}
+
+/* Appends the results among them that belong to none of the calls. */
+static void append_others(struct walk *w, const json_t *messages, size_t first, size_t n,
+                          const json_t *calls) {
+    for (size_t i = 0; i < n; i++) {
+        json_t *result = json_array_get(messages, first + i);
+        bool belongs = false;
+        for (size_t k = 0; k < json_array_size(calls); k++)
+            belongs |= is_result(result, json_array_get(calls, k), i == k);
+        if (!belongs) w->failed |= json_array_append(w->made, result) < 0;
+    }
+}
+
+/* Appends a message of one of the calls of another.  The first one has what that says. */
+static void append_call(struct walk *w, const json_t *message, const json_t *call, bool is_first) {
+    json_t *one = is_first ? json_copy((json_t *)message)
+                           : json_pack("{s:s, s:s}", "role", "assistant", "content", "");
+    w->failed |= !one || json_object_set_new(one, "tool_calls", json_pack("[O]", call)) < 0 ||
+                 json_array_append(w->made, one) < 0;
+    json_decref(one);
+}
+
+/* Makes a message of each call, with its results behind it. */
+static void part_calls(struct walk *w, const json_t *messages) {
+    for (size_t i = 0; i < json_array_size(messages) && !w->failed; i++) {
+        const json_t *message = json_array_get(messages, i),
+                     *calls = json_object_get(message, "tool_calls");
+        size_t n = 0;
+        if (n_calls_of(message) < 2) {
+            w->failed |= json_array_append(w->made, (json_t *)message) < 0;
+            continue;
+        }
+        while (is_role(json_array_get(messages, i + 1 + n), "tool")) n++;
+        for (size_t k = 0; k < n_calls_of(message) && !w->failed; k++) {
+            append_call(w, message, json_array_get(calls, k), k == 0);
+            append_results(w, messages, i + 1, n, json_array_get(calls, k), k);
+        }
+        append_others(w, messages, i + 1, n, calls);
+        i += n;
+    }
+}
+
+struct turn_rules turns_whole(const json_t *messages, bool drops_systems, bool drops_calls,
+                              bool *needed) {
+    struct turn_rules rules = {0};
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        const json_t *message = json_array_get(messages, i);
+        rules.joined |= drops_systems && i > 0 && instructs(message);
+        rules.one_call |= drops_calls && n_calls_of(message) > 1;
+    }
+    *needed = rules.joined || rules.one_call;
+    return rules;
+}
+
 /* ---- turns ---- */
 
 static void append(struct walk *w, json_t *message) {
@@ -168,20 +251,29 @@ static void take(struct walk *w, json_t *message) {
     json_decref(message);
 }
 
-json_t *turns_make(const json_t *messages, const struct turn_rules *rules) {
-    struct walk w = {.made = json_array(), .rules = rules};
-    w.failed = !w.made;
-    for (size_t i = 0; i < json_array_size(messages) && !w.failed; i++) {
+/* Makes the messages of what part_calls() has made, or of those that were given. */
+static void take_all(struct walk *w, const json_t *messages) {
+    const struct turn_rules *rules = w->rules;
+    for (size_t i = 0; i < json_array_size(messages) && !w->failed; i++) {
         json_t *message = json_copy(json_array_get(messages, i));
         if (message && rules->short_ids) {
-            shorten(&w, message, "tool_call_id");
-            shorten_calls(&w, message);
+            shorten(w, message, "tool_call_id");
+            shorten_calls(w, message);
         }
-        if (message && rules->one_text) join_texts(&w, message);
-        if (message && rules->joined) take(&w, message);
-        else append(&w, message);
+        if (message && rules->one_text) join_texts(w, message);
+        if (message && rules->joined) take(w, message);
+        else append(w, message);
     }
-    if (!w.failed) place_system(&w, NULL);
+    if (!w->failed) place_system(w, NULL);
+}
+
+json_t *turns_make(const json_t *messages, const struct turn_rules *rules) {
+    struct walk parts = {.made = rules->one_call ? json_array() : NULL},
+                w = {.made = json_array(), .rules = rules};
+    if (parts.made) part_calls(&parts, messages);
+    w.failed = !w.made || parts.failed || (rules->one_call && !parts.made);
+    take_all(&w, parts.made ? parts.made : messages);
+    json_decref(parts.made);
     json_decref(w.system);
     if (!w.failed) return w.made;
     json_decref(w.made);

@@ -21,6 +21,7 @@
 /* What a template does not take. */
 struct turn_rules {
     bool one_text;   /* what a message with calls says beside a thought */
+    bool one_call;   /* several calls of a message */
     bool short_ids;  /* ids of calls that do not fit (call_ids.h) */
     bool joined;     /* later system messages, and two turns of one role */
     bool no_system;  /* system messages */
@@ -28,9 +29,14 @@ struct turn_rules {
 };
 
 /* The rules to try one after the other, until a template takes what they make. */
-enum { TURN_ATTEMPTS = 6 };
+enum { TURN_ATTEMPTS = 9 };
 extern const struct turn_rules turn_attempts[TURN_ATTEMPTS];
 
+/* Returns the rules by which a template writes all of the messages.  Without them it leaves out
+ * system messages behind the first turn, or all calls of a message but one.  *needed: they change
+ * something. */
+struct turn_rules turns_whole(const json_t *messages, bool drops_systems, bool drops_calls,
+                              bool *needed);
 /* Makes messages (messages.h) that keep the rules.  NULL: there is no memory. */
 json_t *turns_make(const json_t *messages, const struct turn_rules *rules);
 
