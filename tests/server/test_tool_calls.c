@@ -336,6 +336,25 @@ TEST(endless_ends_are_text) {
     buffer_fini(&answer);
 }
 
+/* Nor does one of values that begin like JSON. */
+TEST(endless_open_values_are_strings) {
+    enum { N = 50000 };
+    struct buffer text = {0}, answer = {0};
+    struct tool_split split = {.format = tool_format_of("<function="), .max_calls = 1};
+    buffer_puts(&text, "<tool_call><function=f>");
+    for (int i = 0; i < N; i++) buffer_printf(&text, "<parameter=k%d>{</parameter>", i);
+    buffer_puts(&text, "</function></tool_call>");
+    tool_split_add(&split, text.data, text.length, &answer);
+    assert_int_equal(split.n_calls, 1);
+    json_t *arguments = json_loads(split.calls[0].arguments.data, 0, NULL);
+    assert_int_equal(json_object_size(arguments), N);
+    assert_string_equal(json_string_value(json_object_get(arguments, "k17")), "{");
+    json_decref(arguments);
+    tool_split_fini(&split);
+    buffer_fini(&text);
+    buffer_fini(&answer);
+}
+
 TEST(only_so_many_calls_count) {
     struct buffer answer = {0};
     struct tool_split split = {.format = tool_format_of("<tool_call>"), .max_calls = 1};

@@ -10,6 +10,10 @@
 #include "server/api/conversation/tool_calls.h"
 #include "server/api/conversation/tool_strings.h"
 
+/* How many values of a call may begin like JSON and be none.  Each costs a look at all that
+ * follows. */
+enum { MAX_OPEN = 16 };
+
 /* ---- JSON that has been parsed before, so that it is legal ---- */
 
 /* Returns the value that the piece begins with. */
@@ -238,18 +242,24 @@ static struct piece without_line_ends(struct piece p) {
     return p;
 }
 
-/* Returns where a value ends: at the mark, which may also stand in strings of JSON. */
-static const char *find_end(struct piece value, const char *mark) {
-    const struct piece text = skip_space(value),
-                       whole = begins(text, "\"") ? quoted_of(text) : braced_of(text);
-    const struct piece rest = skip_space(behind(text, text.at + whole.n));
+/* Returns where a value ends: at the mark, which may also stand in strings of JSON.  *n_open counts
+ * values that begin like such JSON and are none. */
+static const char *find_end(struct piece value, const char *mark, uint32_t *n_open) {
+    const struct piece text = skip_space(value);
     const char *first = find(value, mark);
-    const bool goes_on = first && whole.n > 0 && begins(rest, mark) && rest.at > first;
-    return goes_on && is_json(whole) ? rest.at : first;
+    if (!first || text.n == 0 || !memchr("\"{[", text.at[0], 3) || *n_open == MAX_OPEN)
+        return first;
+    const struct piece whole = begins(text, "\"") ? quoted_of(text) : braced_of(text),
+                       rest = skip_space(behind(text, text.at + whole.n));
+    if (whole.n > 0 && rest.at <= first) return first;
+    if (whole.n > 0 && begins(rest, mark) && is_json(whole)) return rest.at;
+    ++*n_open;
+    return first;
 }
 
 /* Reads the element that the text begins with, behind its first mark, and cuts it off the text. */
-static bool read_element(struct tool_split *split, struct tool_call *call, struct piece *text) {
+static bool read_element(struct tool_split *split, struct tool_call *call, struct piece *text,
+                         uint32_t *n_open) {
     const struct tool_elements *marks = split->format->elements;
     struct piece key = *text;
     const char *end = find(key, marks->key_end);
@@ -261,8 +271,8 @@ static bool read_element(struct tool_split *split, struct tool_call *call, struc
     const char *begin = *marks->value_begin ? find(value, marks->value_begin) : value.at;
     if (!begin) return false;
     value = behind(value, begin + strlen(marks->value_begin));
-    end =
-        is == TOOL_STRING_BARE ? find(value, marks->value_end) : find_end(value, marks->value_end);
+    end = is == TOOL_STRING_BARE ? find(value, marks->value_end)
+                                 : find_end(value, marks->value_end, n_open);
     if (!end) return false;
     *text = behind(value, end + strlen(marks->value_end));
     value.n = (size_t)(end - value.at);
@@ -275,11 +285,12 @@ static bool read_element(struct tool_split *split, struct tool_call *call, struc
 
 static bool read_elements(struct tool_split *split, struct tool_call *call, struct piece text) {
     const char *mark = split->format->elements->key_begin;
+    uint32_t n_open = 0;
     if (call->name.failed) return false;
     buffer_puts(&call->arguments, "{");
     for (const char *at; (at = find(text, mark));) {
         text = behind(text, at + strlen(mark));
-        if (!read_element(split, call, &text)) return false;
+        if (!read_element(split, call, &text, &n_open)) return false;
     }
     buffer_puts(&call->arguments, "}");
     return arguments_mend(&call->arguments);
