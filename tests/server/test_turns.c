@@ -169,12 +169,24 @@ TEST_WITH(a_text_beside_a_thought_and_a_call_is_a_part_of_the_thought, rig_set_u
     "'arguments':'{}'}}]},{'role':'tool','tool_call_id':'2','content':'second'},"                  \
     "{'role':'tool','tool_call_id':'1','content':'first'}"
 
+/* Results are written once, though their calls have the same id. */
+#define ALIKE_CALLS                                                                                \
+    "{'role':'assistant','content':'','tool_calls':[{'id':'1','type':'function','function':"       \
+    "{'name':'f','arguments':'{}'}},{'id':'1','type':'function','function':{'name':'g',"           \
+    "'arguments':'{}'}}]},{'role':'tool','tool_call_id':'1','content':'first'},"                   \
+    "{'role':'tool','tool_call_id':'1','content':'second'},"                                       \
+    "{'role':'tool','tool_call_id':'1','content':'third'},"                                        \
+    "{'role':'tool','tool_call_id':'2','content':'other'}"
+
 TEST_WITH(calls_are_parted_where_a_template_takes_one, rig_set_up, tear_down) {
     use(*state, "{% for m in messages %}{% if m.tool_calls and m.tool_calls | length > 1 %}" RAISE(
                     "one call") "{% endif %}[{{ m.role }}:{{ m.content }}{% for c in m.tool_calls "
                                 "%}{{ c.function.name }}{% endfor %}]{% endfor %}");
     check(*state, U "," TWO_CALLS "," V,
           "[user:u][assistant:cf][tool:first][assistant:g][tool:second][user:v]");
+    check(*state, U "," ALIKE_CALLS "," V,
+          "[user:u][assistant:f][tool:first][tool:third][assistant:g][tool:second][tool:other]"
+          "[user:v]");
 }
 
 TEST_WITH(what_a_template_leaves_out_is_written_otherwise, rig_set_up, tear_down) {

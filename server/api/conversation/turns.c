@@ -108,32 +108,35 @@ static size_t n_calls_of(const json_t *message) {
     return json_array_size(json_object_get(message, "tool_calls"));
 }
 
-/* Tells whether a message is the result of the call: by its id or, without ids, by its place. */
-static bool is_result(const json_t *message, const json_t *call, bool is_in_place) {
-    const json_t *id = json_object_get(message, "tool_call_id");
-    return id ? json_equal(id, json_object_get(call, "id")) : is_in_place;
+/* Returns the number of a result's call: by its id or, without one, by its place.  A result of no
+ * call has the number of calls.  owners: the first call of each id. */
+static size_t owner_of(const json_t *result, size_t place, const json_t *calls,
+                       const json_t *owners) {
+    const json_t *id = json_object_get(result, "tool_call_id"),
+                 *call = json_array_get(calls, place);
+    if (call && (!id || json_equal(id, json_object_get(call, "id")))) return place;
+    const json_t *owner = id ? json_object_get(owners, json_string_value(id)) : NULL;
+    return owner ? (size_t)json_integer_value(owner) : json_array_size(calls);
 }
 
-/* Appends the results of a call among the n behind its message. */
-static void append_results(struct walk *w, const json_t *messages, size_t first, size_t n,
-                           const json_t *call, size_t place) {
-    for (size_t i = 0; i < n; i++) {
-        json_t *result = json_array_get(messages, first + i);
-        if (is_result(result, call, i == place))
-            w->failed |= json_array_append(w->made, result) < 0;
+/* Makes a list of the results of each call among the n from `first` on, and one of the others.
+ * Each result is in one list, whatever ids a client has given twice. */
+static json_t *deal_results(struct walk *w, const json_t *messages, size_t first, size_t n,
+                            const json_t *calls) {
+    json_t *lists = json_array(), *owners = json_object();
+    w->failed |= json_array_append_new(lists, json_array()) < 0;
+    for (size_t k = json_array_size(calls); k-- > 0 && !w->failed;) {
+        const char *id = json_string_value(json_object_get(json_array_get(calls, k), "id"));
+        w->failed |= json_array_append_new(lists, json_array()) < 0 ||
+                     (id && json_object_set_new(owners, id, json_integer((json_int_t)k)) < 0);
     }
-}
-
-/* Appends the results among them that belong to none of the calls. */
-static void append_others(struct walk *w, const json_t *messages, size_t first, size_t n,
-                          const json_t *calls) {
-    for (size_t i = 0; i < n; i++) {
-        json_t *result = json_array_get(messages, first + i);
-        bool belongs = false;
-        for (size_t k = 0; k < json_array_size(calls); k++)
-            belongs |= is_result(result, json_array_get(calls, k), i == k);
-        if (!belongs) w->failed |= json_array_append(w->made, result) < 0;
+    for (size_t i = 0; i < n && !w->failed; i++) {
+        json_t *result = json_array_get(messages, first + i),
+               *list = json_array_get(lists, owner_of(result, i, calls, owners));
+        w->failed |= json_array_append(list, result) < 0;
     }
+    json_decref(owners);
+    return lists;
 }
 
 /* Appends a message of one of the calls of another.  The first one has what that says. */
@@ -156,11 +159,12 @@ static void part_calls(struct walk *w, const json_t *messages) {
             continue;
         }
         while (is_role(json_array_get(messages, i + 1 + n), "tool")) n++;
-        for (size_t k = 0; k < n_calls_of(message) && !w->failed; k++) {
-            append_call(w, message, json_array_get(calls, k), k == 0);
-            append_results(w, messages, i + 1, n, json_array_get(calls, k), k);
+        json_t *results = deal_results(w, messages, i + 1, n, calls);
+        for (size_t k = 0; k <= n_calls_of(message) && !w->failed; k++) {
+            if (k < n_calls_of(message)) append_call(w, message, json_array_get(calls, k), k == 0);
+            w->failed |= json_array_extend(w->made, json_array_get(results, k)) < 0;
         }
-        append_others(w, messages, i + 1, n, calls);
+        json_decref(results);
         i += n;
     }
 }
