@@ -112,7 +112,6 @@ struct engine_info {
     uint64_t text_pages; /* pages of a text of max_model_len tokens that is kept whole */
     bool bounded_caches; /* asked for, and the backend supports it */
     bool selections;     /* there are groups, and the backend supports it */
-    bool observes;       /* and it selects by the last queries, too (select.h) */
     uint64_t host_pool_bytes, host_pool_tokens; /* 0: there is no host pool */
     bool sparse_prefill;                        /* asked for, and the backend supports it */
     uint32_t long_rows;  /* engine_config.max_long_rows, as planned; 0: none is layer-major */

@@ -342,7 +342,6 @@ static int create_host_pool(struct engine *e, struct error *err) {
     struct backend *be = e->config.backend;
     struct host_pool *store = &e->store;
     e->info.selections = memory_plan_selections(&e->config);
-    e->info.observes = e->info.selections && e->config.backend->ops->select->observe;
     int code = check_groups(e, err);
     if (code) return code;
     code = memory_plan_host_pool(store, &e->config, &e->model->config, err);
@@ -440,7 +439,6 @@ static struct kv_limits kv_limits(const struct engine *e) {
                               .n_groups = e->config.n_groups,
                               .selections = e->info.selections,
                               .max_selected = most_selected(e),
-                              .observes = e->info.observes,
                               .device = e->config.backend->name,
                               .has_host_pool = e->store.base != NULL};
 }

@@ -305,13 +305,18 @@ int attention_reserve(struct cuda_backend *cuda, const struct step_limits *limit
     return rc;
 }
 
+/* Tells whether some layer's attention `selects` (struct attn_args). */
+static bool needs_attn_stats(const struct step *step) {
+    return step_has_selects(step) || step_has_observations(step);
+}
+
 int attention_budget(struct cuda_backend *cuda, const struct step *step, size_t *bytes,
                      size_t *n_words, struct error *err) {
     struct attention *a = cuda->attention;
     *bytes = *n_words = 0;
     if (!a) return 0;
     int rc = 0;
-    if (a->kv.tracked || step_has_selects(step))
+    if (a->kv.tracked || needs_attn_stats(step))
         rc = attn_stats_budget(cuda, step, a->n_heads, err);
     if (rc) return rc;
     if (a->prefill_fits && step->n_seqs > step->n_decode) {
@@ -492,7 +497,7 @@ static void plan_prefill(const struct cuda_backend *cuda, const struct step_arra
 }
 
 /* Says whether the step's prompts need no copies of 8-bit pages.  All are split, each has few rows,
- * and no index or eviction reads their keys.  There is no ALiBi, which Hopper's kernels lack. */
+ * and nothing reads their keys but attention.  There is no ALiBi, which Hopper's kernels lack. */
 static bool splits_read_codes(const struct cuda_backend *cuda) {
     const struct attention *a = cuda->attention;
     const struct step *step = cuda->host_step;
@@ -500,7 +505,7 @@ static bool splits_read_codes(const struct cuda_backend *cuda) {
     const uint32_t most = MOST_CODE_TILES * attn_split_tile_rows(&a->split_shape);
     for (uint32_t i = step->n_decode; i < step->n_seqs; i++) {
         const struct step_seq *seq = &step->seqs[i];
-        if (seq->n_rows > most || seq->sparse || seq->budget) return false;
+        if (seq->n_rows > most || seq->sparse || seq->budget || seq->observed) return false;
     }
     return true;
 }
@@ -515,9 +520,14 @@ void attention_plan(struct cuda_backend *cuda, const struct step_arrays *arrays,
 
 /* ---- the operations ---- */
 
+/* Returns whether attention saves its statistics, by which tokens are evicted or selected. */
+static bool leaves_attn_stats(const struct attn_args *args) {
+    return args->kv->tracked || args->selects;
+}
+
 static float *lse_of(const struct cuda_backend *cuda, const struct attn_args *args) {
     if (args->lse) return args->lse;
-    return args->kv->tracked ? cuda->attn_stats.lse : nullptr;
+    return leaves_attn_stats(args) ? cuda->attn_stats.lse : nullptr;
 }
 
 /* Returns the step's sequence whose rows follow an index in the layer, -1 if there is none. */
@@ -530,11 +540,6 @@ static int32_t sparse_seq_of(const struct step *step, uint32_t layer) {
 
 static uint32_t window_of(const struct cuda_backend *cuda, const struct attn_args *args) {
     return step_window(cuda->host_step, args->layer);
-}
-
-/* Returns whether attention saves its statistics, by which tokens are evicted or selected. */
-static bool leaves_attn_stats(const struct attn_args *args) {
-    return args->kv->tracked || args->selects;
 }
 
 /* Attends decoding rows or prompt rows of any shape. */

@@ -41,7 +41,7 @@ static __device__ __forceinline__ uint32_t row_position(const struct device_step
  * none of the layer. */
 static __device__ __forceinline__ int32_t scores_place(const struct device_step &step, size_t seq,
                                                        uint32_t layer, bool selects) {
-    if (selects && step.selects && step.selects[seq].n_selected > 0)
+    if (selects && step.selects && step.selects[seq].scores_at >= 0)
         return step.selects[seq].scores_at;
     const struct device_budget *budget = budget_of(step, seq, layer);
     return budget ? budget->scores_at : -1;

@@ -33,18 +33,20 @@ struct evict_ops;
 struct expert_ops;
 struct host_pool_ops;
 struct sample_args;
+struct select_args;
 struct select_ops;
 struct sparse_ops;
 struct step;
 struct step_limits;
 struct step_seq;
+struct token_score_params;
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 /* Attention's plans lie at fixed places behind the header: attention.cu. */
-enum { STEP_HEADER_BYTES = 256 };
+enum { STEP_HEADER_BYTES = 384 };
 enum { MAX_PENDING = 8, N_INFLIGHT = 2, MAX_GRAPHS = 256 };
 enum { MATMUL_CACHE = 2048, MATMUL_WORKSPACE_BYTES = 64 << 20, N_STAGING = 2, MAX_FREQS = 512 };
 
@@ -414,6 +416,11 @@ int select_workspace(struct cuda_backend *cuda, const struct step *step, struct 
 int select_await(struct cuda_backend *cuda, uint32_t layer, bool leaves_attn_stats, bool *awaited,
                  struct error *err);
 void select_close(struct cuda_backend *cuda);
+struct select_params select_params_of(const struct cuda_backend *cuda,
+                                      const struct select_args *args);
+/* Fills in what the token scores of prompts' rows are made from (observe.c). */
+int token_score_params_of(struct cuda_backend *cuda, const struct attn_args *args,
+                          struct token_score_params *out, struct error *err);
 
 /* Makes the stream wait for copies of pages that this step may write, or of host blocks that it may
  * read (host_pool.c). */
@@ -477,6 +484,7 @@ int cuda_attn_prefill(struct backend *be, const struct attn_args *args, struct e
 int cuda_gather_rows(struct backend *be, const struct gather_rows_args *args, struct error *err);
 int cuda_soft_cap(struct backend *be, const struct soft_cap_args *args, struct error *err);
 int cuda_sample(struct backend *be, const struct sample_args *args, struct error *err);
+int cuda_observe(struct backend *be, const struct select_args *args, struct error *err);
 int cuda_collect(struct backend *be, uint32_t n_newer, struct error *err);
 int cuda_sync(struct backend *be, struct error *err);
 int cuda_measure(struct backend *be, struct ceilings *out, struct error *err);

@@ -87,12 +87,23 @@ struct device_budget {
 struct device_select {
     uint32_t n_selected; /* 0: the sequence selects nothing */
     uint32_t n_candidates, n_sink, fresh;
-    int32_t scores_at; /* its first slot in each KV head's scores: struct attn_stats; the budget's
-                          if the sequence has one, too */
-    int32_t keys_at;   /* its first candidate in struct select_workspace; a multiple of 64 */
-    int32_t states;    /* kv_select.state_pages */
-    int32_t blocks;    /* host blocks [n_candidates / PAGE_TOKENS]; -1: there is no host pool, */
-    int32_t pages;     /* but [n_layers]: where each sparse layer's list of pages begins */
+    /* Its first slot in each KV head's scores (struct attn_stats); -1: it neither selects nor is
+     * observed.  A budget's scores have the same place. */
+    int32_t scores_at;
+    int32_t keys_at; /* its first candidate in struct select_workspace; a multiple of 64 */
+    int32_t states;  /* kv_select.state_pages */
+    int32_t blocks;  /* host blocks [n_candidates / PAGE_TOKENS]; -1: there is no host pool, */
+    int32_t pages;   /* but [n_layers]: where each sparse layer's list of pages begins */
+};
+
+/* Which queries of a sequence are observed, as kernels read it (kv_observation). */
+struct device_observation {
+    uint32_t n_scored; /* 0: no row of the step is observed */
+    uint32_t selector; /* enum kv_selector */
+    uint32_t n_before; /* the position of the sequence's first row */
+    uint32_t first;    /* the first of its rows that is observed */
+    int32_t pages;     /* kv_observation.pages, [n_groups][n_pages], in select_lists */
+    uint32_t n_pages;
 };
 
 /* A step as the device sees it, all layers at once: see step.c.  The struct itself lies in device
@@ -110,7 +121,9 @@ struct device_step {
     const int32_t *table_at; /* [n_layers][n_seqs]: where a sequence's list begins in its layer */
     uint32_t layer_pages;
     const struct device_budget *budgets; /* [n_seqs]; NULL: no sequence has one */
-    const struct device_select *selects; /* [n_decode]; NULL: no sequence selects */
+    /* [n_decode]; NULL: no sequence selects or is observed */
+    const struct device_select *selects;
+    const struct device_observation *observations; /* [n_seqs]; NULL: none is observed */
     const int32_t *select_lists;
 };
 
@@ -132,7 +145,7 @@ struct attn_stats {
     float *lse; /* [n_rows of the step][n_heads], base 2, with sinks; or NULL */
     /* [n_kv_heads][score_stride][group], or NULL: scores of decoding sequences.  A sequence whose
      * budget has scores begins at slot budget.scores_at; where a selection follows, one that
-     * selects begins at slot select.scores_at. */
+     * selects or is observed begins at slot select.scores_at. */
     float *scores;
     size_t score_stride; /* slots */
 };

@@ -10,7 +10,7 @@
  *                                  ranked prompts' (kv/prompt_copies.c), other prompts', the rest
  *   items                          [item_words], attn_prefill's work: attention.cu
  *   budgets                        [n_seqs] struct device_budget, if some sequence has one
- *   selections                     if some sequence has one: select_pack.h
+ *   selections, observations       if some sequence has one: select_pack.h
  *
  * The arrays are int32, for all layers at once.  layer_pages is the most pages that a layer's lists
  * have. */
@@ -173,7 +173,10 @@ static void pack_selects(struct cuda_backend *cuda, const struct step_shape *sha
     int32_t *words = take(&cuda->step_block, shape->select_words, &device);
     select_pack(step, &cuda->select.shape, words);
     cuda->step.selects = (const struct device_select *)device;
-    cuda->step.select_lists = device + (size_t)step->n_decode * SELECT_WORDS;
+    cuda->step.select_lists = device + select_pack_lists_at(step);
+    if (step_has_observations(step))
+        cuda->step.observations =
+            (const struct device_observation *)(device + (size_t)step->n_decode * SELECT_WORDS);
 }
 
 /* Packs the two headers.  kv/prompt_copies.c numbers its copies in order, so the second header's

@@ -204,19 +204,24 @@ static int check(const struct cuda_backend *cuda, const struct select_args *args
     return 0;
 }
 
+struct select_params select_params_of(const struct cuda_backend *cuda,
+                                      const struct select_args *args) {
+    return (struct select_params){.step = cuda->device_step,
+                                  .attn_stats = cuda->attn_stats,
+                                  .kv = *args->attn.kv,
+                                  .n_heads = args->attn.n_heads,
+                                  .group_index = args->group_index,
+                                  .group = *args->group,
+                                  .n_layers = group_n_layers(args->group, windows_of(cuda)),
+                                  .state_slots = cuda->select.shape.state_slots,
+                                  .n_blocks = cuda->select.n_blocks,
+                                  .room = cuda->select.room,
+                                  .token_scores = args->token_scores};
+}
+
 static cudaError_t choose(const struct cuda_backend *cuda, const struct select_args *args,
                           uint32_t n_rows, struct launch launch) {
-    const struct select_params params = {.step = cuda->device_step,
-                                         .attn_stats = cuda->attn_stats,
-                                         .kv = *args->attn.kv,
-                                         .n_heads = args->attn.n_heads,
-                                         .group_index = args->group_index,
-                                         .group = *args->group,
-                                         .n_layers = group_n_layers(args->group, windows_of(cuda)),
-                                         .state_slots = cuda->select.shape.state_slots,
-                                         .n_blocks = cuda->select.n_blocks,
-                                         .room = cuda->select.room,
-                                         .token_scores = args->token_scores};
+    const struct select_params params = select_params_of(cuda, args);
     const cudaError_t code = launch_select_keys(&params, n_rows, launch);
     return code != cudaSuccess ? code : launch_select_slots(&params, n_rows, launch);
 }
@@ -297,7 +302,7 @@ static int select_totals(struct backend *be, struct select_total *totals, struct
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     const size_t bytes = cuda->step.n_decode * sizeof(*totals);
     struct args room;
-    if (!cuda->step.selects) return 0;
+    if (!step_has_selects(cuda->host_step)) return 0;
     int rc = args_take(cuda, bytes, &room, err);
     if (!rc)
         rc = cuda_check(cuda,
@@ -309,5 +314,6 @@ static int select_totals(struct backend *be, struct select_total *totals, struct
 
 const struct select_ops cuda_select_ops = {
     .select = select_tokens,
+    .observe = cuda_observe,
     .totals = select_totals,
 };

@@ -1,7 +1,7 @@
 /* select.h - the launchers of selections, and their workspace.
  *
  *   score    each candidate's largest attention weight over the heads becomes a key; the keys' top
- *            digits are counted
+ *            digits are counted.  Observed queries' weights are kept, and added up first
  *   narrow   the digits of the n_selected-th key are found, one after the other
  *   mark     bits: the keys above it, and the keys equal to it
  *   choose   ties are decided; slots whose token is not chosen again get the new tokens; the tokens
@@ -88,6 +88,10 @@ struct offload_params {
  * bits into the list of what must be fetched. */
 cudaError_t launch_select_keys(const struct select_params *p, uint32_t n_rows,
                                struct launch launch);
+/* Launches only the first of them: in a step where no sequence selects, it keeps what observed
+ * queries give tokens. */
+cudaError_t launch_select_observe(const struct select_params *p, uint32_t n_rows,
+                                  struct launch launch);
 cudaError_t launch_select_slots(const struct select_params *p, uint32_t n_rows,
                                 struct launch launch);
 /* Launches the copies for n_layers layers, from p->first_layer on. */

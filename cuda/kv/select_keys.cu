@@ -2,7 +2,8 @@
  *
  *   scores   f32 [n_kv_heads][score_stride][group]   as attention wrote them
  *   lse      f32 [n_rows][n_heads], base 2
- *   keys     u32 [n_candidates]       bits of the largest weight, + 1; NaN is 0; sinks exceed all
+ *   keys     u32 [n_candidates]       bits of the largest weight, + 1; NaN is 0; sinks exceed all.
+ *                                     With an observation: of the sum over the last queries
  *   chosen   bits: the keys above the n_selected-th
  *   equal    bits: the keys equal to it, of which choose_ties() takes the lowest tokens
  *
@@ -14,6 +15,7 @@
  * Bound: memory, n_heads * 4 bytes a candidate in token_score_kernel; then 4 bytes three times,
  * from L2.  Oracle: engine/cpu/; ties go to the lower token. */
 #include "cuda/common/topk.cuh"
+#include "cuda/kv/observe.cuh"
 
 enum { THREADS = 512, KEY_SINK = 0x7f800001 };
 
@@ -82,9 +84,24 @@ static __device__ __forceinline__ float best_of_group(float best, const float *s
 }
 
 /* Returns the key of a weight.  Weights are at least 0, so their bits have their order. */
-static __device__ __forceinline__ uint32_t key_of_exponent(float exponent) {
-    const float weight = exp2_fast(exponent);
+static __device__ __forceinline__ uint32_t key_of_weight(float weight) {
     return isnan(weight) ? 0 : __float_as_uint(weight) + 1;
+}
+
+/* Returns how many tokens get scores: the candidates, and those that an observed query scores. */
+static __device__ __forceinline__ uint32_t n_scored(const struct select_params &p,
+                                                    const struct row_work &w,
+                                                    const struct device_observation *o) {
+    return w.row < p.step->n_decode && o ? max(w.s.n_candidates, o->n_scored) : w.s.n_candidates;
+}
+
+/* Keeps what the row's query gives a token, and returns by what the token is chosen. */
+static __device__ __forceinline__ float observe(const struct score_runs &runs,
+                                                const struct row_work &w, uint32_t token,
+                                                float weight) {
+    const uint32_t position = runs.o->n_before;
+    const float score = keep_score(runs, token, position, isnan(weight) ? 0.0f : weight);
+    return token < w.s.n_candidates ? sum_scores(runs, token, position, score) : score;
 }
 
 template <int GROUP>
@@ -93,23 +110,32 @@ static __global__ void __launch_bounds__(THREADS) token_score_kernel(const struc
     __shared__ uint32_t bins[SELECT_BINS];
     const struct row_work w = work_of(p);
     const uint32_t group = p.n_heads / p.kv.n_kv_heads;
+    const struct device_observation *o =
+        p.step->observations ? p.step->observations + w.row : nullptr;
+    const uint32_t n = n_scored(p, w, o);
     let_next_start();
     wait_for_previous();
     if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x < FETCH_KINDS)
         p.room.n_fetches[threadIdx.x] = 0;
-    if (w.first >= w.s.n_candidates) return;
+    if (w.first >= n) return;
+    const bool observed = o && o->n_scored > 0;
+    struct score_runs runs = {};
+    if (observed) runs = score_runs_of(*p.step, *o, p.kv, p.group_index);
     clear_bins(bins);
     for (uint32_t i = threadIdx.x; i < p.n_heads; i += THREADS)
         lse[i] = p.attn_stats.lse[(size_t)w.row * p.n_heads + i];
     __syncthreads();
-    for (uint32_t t = w.first + threadIdx.x; t < w.s.n_candidates; t += w.stride) {
+    for (uint32_t t = w.first + threadIdx.x; t < n; t += w.stride) {
         const float *at = p.attn_stats.scores + ((size_t)w.s.scores_at + t) * group;
         float best = NAN;
 #pragma unroll 8
         for (uint32_t head = 0; head < p.kv.n_kv_heads; head++)
             best = best_of_group<GROUP>(best, at + head * p.attn_stats.score_stride * group,
                                         lse + head * group, group);
-        const uint32_t weight = key_of_exponent(best),
+        float score = exp2_fast(best);
+        if (observed) score = observe(runs, w, t, score);
+        if (t >= w.s.n_candidates) continue;
+        const uint32_t weight = key_of_weight(score),
                        key = t < w.s.n_sink ? (uint32_t)KEY_SINK : weight;
         if (p.token_scores && w.row == 0)
             p.token_scores[t] = weight ? __uint_as_float(weight - 1) : -1.0f;
@@ -198,11 +224,20 @@ static cudaError_t launch_token_scores(const struct select_params *p, dim3 grid,
     }
 }
 
+static dim3 grid_of(const struct select_params *p, uint32_t n_rows) {
+    const uint32_t least = 8; /* blocks a row, however many rows there are */
+    return dim3(p->n_blocks > least * n_rows ? p->n_blocks / n_rows : least, n_rows);
+}
+
+cudaError_t launch_select_observe(const struct select_params *p, uint32_t n_rows,
+                                  struct launch launch) {
+    return n_rows == 0 ? cudaSuccess : launch_token_scores(p, grid_of(p, n_rows), launch);
+}
+
 cudaError_t launch_select_keys(const struct select_params *p, uint32_t n_rows,
                                struct launch launch) {
-    const uint32_t least = 8; /* blocks a row, however many rows there are */
     if (n_rows == 0) return cudaSuccess;
-    const dim3 grid(p->n_blocks > least * n_rows ? p->n_blocks / n_rows : least, n_rows);
+    const dim3 grid = grid_of(p, n_rows);
     /* No overlap: the kernel follows an event, not a kernel. */
     cudaError_t code = launch_token_scores(p, grid, without_overlap(launch));
     for (uint32_t digit = 1; digit < SELECT_DIGITS && code == cudaSuccess; digit++)

@@ -69,8 +69,8 @@ struct attn_args {
      * a format that weight_is_plain(); if its data are NULL, all are 0: each sum gets exp(0).
      * Attention statistics and token scores are shares of the whole sum. */
     const struct weight *sinks;
-    /* select() follows, with the same arguments: attn_decode keeps the attention statistics that it
-     * needs. */
+    /* select(), observe() or choose() follows, with the same arguments: attention keeps the
+     * statistics that it needs. */
     bool selects;
 };
 

@@ -136,8 +136,7 @@ struct select_ops {
     int (*select)(struct backend *be, const struct select_args *args, struct error *err);
     /* Keeps the token scores of the observed rows of sequences without a kv_select: select() keeps
      * those of the others.  Called with the same arguments, after attn_decode and attn_prefill of a
-     * filter layer.  Softmax is over all slots that a row sees, also where the prompt is sparse.
-     * NULL: this backend selects by the newest query only, and no sequence has a kv_observation. */
+     * filter layer.  Softmax is over all slots that a row sees, also where the prompt is sparse. */
     int (*observe)(struct backend *be, const struct select_args *args, struct error *err);
     /* Fills totals, host [step.n_decode], for the sequences with a kv_select; called after the last
      * layer, and valid after collect() or sync(). */

@@ -111,10 +111,6 @@ static int check_selection(const struct kv_choice *choice, const struct kv_limit
     if (choice->n_tail == 0 || choice->n_tail > KV_MAX_TEXT)
         return error_set(err, ERR_INVALID, "the KV policy's tail must be 1 to %" PRIu32 " tokens",
                          KV_MAX_TEXT);
-    if (choice->selector != KV_SELECTOR_LAST && !limits->observes)
-        return error_set(err, ERR_INVALID,
-                         "%s must be last: the device %s keeps no token scores of earlier queries",
-                         kv_members[KV_MEMBER_SELECTOR].name, limits->device);
     if (!choice->on_device && !limits->has_host_pool)
         return error_set(err, ERR_INVALID,
                          "there is no host pool (--kv-offload-size): tokens can be selected on the "

@@ -57,7 +57,6 @@ struct kv_limits {
     uint32_t n_groups;
     bool selections;       /* there are filter layers, and the backend selects */
     uint32_t max_selected; /* tokens that it selects at most; 0: it does not select */
-    bool observes;         /* it selects by the last queries, too (select_ops.observe) */
     const char *device;    /* the backend's name */
     bool has_host_pool;    /* the system's memory keeps what is not on the device */
 };

@@ -406,9 +406,8 @@ static int begin(struct decoder *d, const struct step *step, uint32_t n_samples,
     if (d->extras & STEP_EVICTS && !d->kv->tracked)
         return error_set(err, ERR_INVALID,
                          "decoder: the step has budgets, but the pages have no space for scores");
-    const struct select_ops *select = d->be->ops->select;
-    if ((d->extras & STEP_SELECTS && (!select || d->limits.n_groups == 0)) ||
-        (d->extras & STEP_OBSERVES && (!select || !select->observe)))
+    if (d->extras & (STEP_SELECTS | STEP_OBSERVES) &&
+        (!d->be->ops->select || d->limits.n_groups == 0))
         return error_set(err, ERR_INVALID,
                          "decoder: the step has selections, but no filter layers, or a backend "
                          "that cannot select");

@@ -85,13 +85,17 @@ bool decoder_layer_is_indexed(const struct decoder *d, uint32_t layer) {
     return d->sparse && !d->sparse->sparse->groups && step_window(&d->step, layer) == 0;
 }
 
-/* Lets a filter layer choose for the layers behind it, where a sparse prompt's filters do that. */
-static int run_choose(struct decoder *d, const struct attn_args *attn, struct error *err) {
+/* Tells whether the step has a sparse prompt for which the layer is a filter. */
+static bool chooses(const struct decoder *d, uint32_t layer) {
     const struct attn_sparse *sparse = d->sparse ? d->sparse->sparse : NULL;
     for (uint32_t i = 0; sparse && i < sparse->n_groups; i++)
-        if (sparse->groups[i].filter == attn->layer)
-            return d->be->ops->sparse->choose(d->be, attn, err);
-    return 0;
+        if (sparse->groups[i].filter == layer) return true;
+    return false;
+}
+
+/* Lets a filter layer choose for the layers behind it, where a sparse prompt's filters do that. */
+static int run_choose(struct decoder *d, const struct attn_args *attn, struct error *err) {
+    return chooses(d, attn->layer) ? d->be->ops->sparse->choose(d->be, attn, err) : 0;
 }
 
 /* Returns the sinks of a layer's softmax, NULL if the model has none. */
@@ -180,15 +184,24 @@ static int run_observe(struct decoder *d, const struct attn_args *attn, struct e
 /* Runs attention of the sequences that decode.  In a filter layer they select afterwards. */
 static int run_attn_decode(struct decoder *d, struct attn_args attn, struct error *err) {
     const uint32_t index = group_index(d, attn.layer);
-    attn.selects = d->extras & STEP_SELECTS && index < d->limits.n_groups;
+    const bool filters = index < d->limits.n_groups;
+    attn.selects = d->extras & (STEP_SELECTS | STEP_OBSERVES) && filters;
     const int rc = d->be->ops->attn_decode(d->be, &attn, err);
-    return rc || !attn.selects ? rc : run_select(d, &attn, index, err);
+    return rc || !(d->extras & STEP_SELECTS && filters) ? rc : run_select(d, &attn, index, err);
 }
 
-/* Runs attention of the prompts, unless nothing reads it. */
+/* Runs attention of the prompts.  In a filter layer their rows may be observed, or choose. */
+static int attend_prompts(struct decoder *d, struct attn_args attn, struct error *err) {
+    const bool observes =
+        d->extras & STEP_OBSERVES && group_index(d, attn.layer) < d->limits.n_groups;
+    attn.selects = observes || chooses(d, attn.layer);
+    return d->be->ops->attn_prefill(d->be, &attn, err);
+}
+
+/* Does the same, unless nothing reads it. */
 static int run_attn_prefill(struct decoder *d, const struct attn_args *attn, struct error *err) {
     const bool is_last = attn->layer + 1 == d->model->config.n_layers;
-    return is_last && !d->last_attends ? 0 : d->be->ops->attn_prefill(d->be, attn, err);
+    return is_last && !d->last_attends ? 0 : attend_prompts(d, *attn, err);
 }
 
 int decoder_layer_evict_oldest(struct decoder *d, uint32_t first_layer, uint32_t n_layers,
@@ -217,7 +230,7 @@ int decoder_layer_attention(struct decoder *d, uint32_t layer, struct row_range 
 int decoder_layer_attend_slice(struct decoder *d, uint32_t layer, struct row_range rows,
                                struct error *err) {
     const struct attn_args attn = attn_of(d, layer, rows.qkv);
-    int rc = d->be->ops->attn_prefill(d->be, &attn, err);
+    int rc = attend_prompts(d, attn, err);
     if (!rc) rc = run_observe(d, &attn, err);
     if (!rc && d->extras & STEP_EVICTS_LOWEST) rc = d->be->ops->evict->chunk(d->be, &attn, err);
     return rc ? rc : decoder_layer_evict_oldest(d, layer, 1, err);

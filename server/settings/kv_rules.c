@@ -133,9 +133,6 @@ static int resolve_offload(struct kv_rules *rules, const struct engine_info *inf
         rules->offload.why_not = "the backend cannot select tokens";
     if (rules->offload.why_not) forbid(rules, KV_SELECTING);
     if (!kv_choice_selects(&rules->initial.tokens)) return 0;
-    if (rules->initial.tokens.selector != KV_SELECTOR_LAST && info->selections && !info->observes)
-        return error_set(err, ERR_UNSUPPORTED,
-                         "--kv-policy: on this device kv_policy.selector must be last");
     if (kv_rules_apply(rules, &rules->initial, &refusal) == 0) return 0;
     return error_set(err, ERR_UNSUPPORTED, "--kv-policy: %s", refusal.message);
 }

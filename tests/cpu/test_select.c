@@ -598,7 +598,7 @@ static void run_select(struct run *runs, uint32_t n_runs, uint32_t g, const stru
                                      &rig->store, token_scores};
     const struct select_ops *ops = rig->be->ops->select;
     assert_int_equal(ops->select(rig->be, &args, NULL), 0);
-    if (ops->observe) assert_int_equal(ops->observe(rig->be, &args, NULL), 0);
+    assert_int_equal(ops->observe(rig->be, &args, NULL), 0);
     for (uint32_t i = 0; i < n_runs && checked; i++)
         if (runs[i].select.n_candidates) check_group(&runs[i], g, token_scores);
     free(token_scores);
@@ -738,7 +738,6 @@ TEST(selections_equal_the_definition) {
 static void a_window_of_queries_chooses_on(struct backend *be) {
     static uint32_t n_runs; /* those on the device and those with a store take turns */
     const uint32_t chunks[] = {0, 5, 16, 37};
-    if (!be->ops->select->observe) return;
     for (enum kv_selector s = KV_SELECTOR_UNIFORM; s <= KV_SELECTOR_ACCUMULATED; s++) {
         struct plan plan = random_plan(n_runs++ % 2);
         plan.n_prompt = 100 + random_below(100);

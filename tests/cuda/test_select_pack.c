@@ -93,6 +93,55 @@ TEST(lists_are_where_sequences_say) {
     check_pack(64);    /* or two */
 }
 
+/* Sequence 0 is observed and selects, 1 is observed only.  3 computes its prompt, of which the rows
+ * from 5 on count. */
+TEST(observations_are_where_sequences_say) {
+    enum { N_SCORE_PAGES = 3, N_BEFORE = SLOTS - 1 };
+    static const bool is_observed[N_SEQS] = {true, true, false, true};
+    struct rig r;
+    struct kv_observation observed[N_SEQS];
+    uint32_t pages[N_SEQS][N_GROUPS * N_SCORE_PAGES], next = 5000;
+    make_rig(&r);
+    r.seqs[3].n_rows = 20;
+    r.step.n_rows = 23;
+    for (uint32_t i = 0; i < N_SEQS; i++) {
+        for (uint32_t j = 0; j < N_GROUPS * N_SCORE_PAGES; j++) pages[i][j] = next++;
+        observed[i] = (struct kv_observation){.selector = KV_SELECTOR_UNIFORM,
+                                              .first = N_BEFORE + (i == 3 ? 5 : 0) - (i == 1),
+                                              .n_scored = 64 * (i + 1),
+                                              .pages = pages[i],
+                                              .n_pages = N_SCORE_PAGES};
+        r.seqs[i].n_before = N_BEFORE;
+        if (is_observed[i]) r.seqs[i].observed = &observed[i];
+    }
+    const struct select_shape shape = {N_GROUPS, 65536};
+    const size_t n = select_pack_words(&r.step, &shape), first = 3 * SELECT_WORDS,
+                 lists_at = first + N_SEQS * OBSERVATION_WORDS;
+    assert_int_equal(select_pack_lists_at(&r.step), lists_at);
+    int32_t *words = malloc((n + 1) * sizeof(*words));
+    assert_non_null(words);
+    words[n] = GUARD;
+    select_pack(&r.step, &shape, words);
+    assert_int_equal(words[n], GUARD);
+    const struct device_select *s = (const void *)words;
+    const struct device_observation *o = (const void *)(words + first);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(s[i].n_selected, i == 1 ? 0 : N_SELECTED);
+        assert_int_equal(s[i].scores_at, i * SLOTS);
+    }
+    for (uint32_t i = 0; i < N_SEQS; i++) {
+        assert_int_equal(o[i].n_scored, is_observed[i] ? 64 * (i + 1) : 0);
+        if (!is_observed[i]) continue;
+        assert_int_equal(o[i].first, i == 3 ? 5 : 0);
+        assert_int_equal(o[i].n_before, N_BEFORE);
+        expect_list(words + lists_at, o[i].pages, pages[i], N_GROUPS * N_SCORE_PAGES);
+    }
+    observed[3].first = N_BEFORE + 20; /* behind the step's rows */
+    select_pack(&r.step, &shape, words);
+    assert_int_equal(o[3].n_scored, 0);
+    free(words);
+}
+
 TEST(steps_without_selections_have_no_words) {
     struct rig r;
     make_rig(&r);

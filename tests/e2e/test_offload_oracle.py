@@ -18,12 +18,12 @@ from oracle_model import Model, softmax
 from precision import (BF16_DEEP, ELEMENT_BYTES, EXACT, N_TOP, PRECISE, SELECTED,
                        check_chosen, check_errors, row_error, values_of)
 from random_model import write_random_model
-from server import DEVICE, LONG, SLOW, Server
+from server import LONG, SLOW, Server
 
 CONTEXT, N_LAYERS = 8192, 8
 N_GENERATED = 150 if SLOW else 1000 if LONG else 250
 FILTERS = {"two": ((1, 4), 1), "three": ((0, 3, 5), 0), "late": ((6,), 0)}  # layers, wait
-HAS_WINDOWS = DEVICE == "cpu"  # selectors that look at more than the newest query
+FEW = 20  # log-probabilities, of which the median says little
 SETTINGS = (*PRECISE, "--max-num-seqs", 16, "--kv-offload-size", "64M")
 
 
@@ -90,6 +90,8 @@ class Errors:
 
     def check(self, bf16=BF16_DEEP):
         noise = check_errors(self.seen, "all seen", bf16)
+        if len(self.seen) < FEW:  # the median of the model by which the bound was set
+            noise = max(noise, bf16[0] / 2)
         check_chosen(self.chosen, "some chosen", noise, SELECTED)
 
 
@@ -110,7 +112,7 @@ def check_usage(usage, text, n_generated, offload):
         assert kv["hit_rate"] is None and kv["bytes_fetched_per_token"] == 0
         return
     # Where a tie was decided, the answer need not show how.
-    slack = text.n_ties * 2 if EXACT else text.n_fetched / 10
+    slack = text.n_ties * 2 if EXACT else text.n_fetched / 8 + 1
     assert abs((1 - kv["hit_rate"]) * text.n_chosen - text.n_fetched) <= slack + 1
     copy_bytes = 2 * model.n_kv_heads * model.head_dim * ELEMENT_BYTES
     assert kv["bytes_fetched_per_token"] * n_generated / copy_bytes == pytest.approx(
@@ -186,7 +188,6 @@ def test_hundreds_of_steps(regime):
     assert all(0 < text.n_fetched < text.n_chosen for text in texts)
 
 
-@pytest.mark.skipif(not HAS_WINDOWS, reason="the device selects by the newest query only")
 @pytest.mark.parametrize("selector", ["uniform", "exponential", "accumulated"])
 def test_windows_of_queries(regime, selector):
     """Also where the prompt's last chunk is one row, and where most of the window is generated."""
@@ -198,7 +199,6 @@ def test_windows_of_queries(regime, selector):
     check_answers(server, model, questions)
 
 
-@pytest.mark.skipif(not HAS_WINDOWS, reason="the device selects by the newest query only")
 @pytest.mark.parametrize("selector,n_found", [("uniform", 6 * PAGE), ("accumulated", 0)])
 def test_a_window_of_a_prompt_in_the_prefix_cache(regime, selector, n_found):
     """The prompt's last rows are computed again if they are among the queries that count."""
@@ -256,7 +256,6 @@ def scarce_server(model, directory, n_blocks):
         yield server, oracle, filters
 
 
-@pytest.mark.skipif(not HAS_WINDOWS, reason="the device selects by the newest query only")
 def test_scores_of_all_queries_need_a_dense_prompt(regime):
     server, _, _ = regime
     body = {"prompt": random_tokens(600, 1), "max_tokens": 4,
@@ -273,7 +272,6 @@ def scarce(model, tmp_path_factory):
         yield regime
 
 
-@pytest.mark.skipif(not HAS_WINDOWS, reason="the device selects by the newest query only")
 @pytest.mark.parametrize("selector", ["exponential", "accumulated"])
 def test_a_window_behind_a_prompt_that_goes_layer_by_layer(model, tmp_path, selector):
     """Its last queries come in slices, but for the last one, which is the first to select."""

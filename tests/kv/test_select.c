@@ -832,13 +832,6 @@ static void impossible_choices_are_refused(void **state) {
     bad = good;
     bad.on_device = true;
     assert_int_equal(check(bad, less), 0);
-    bad = good;
-    bad.selector = KV_SELECTOR_UNIFORM;
-    less = limits;
-    less.device = "nothing";
-    assert_int_equal(check(bad, less), ERR_INVALID);
-    less.observes = true;
-    assert_int_equal(check(bad, less), 0);
     less = limits;
     less.max_model_len = 499;
     assert_int_equal(check(good, less), ERR_TOO_LONG);
