@@ -420,8 +420,6 @@ static int describe_prefill(struct engine *e, struct error *err) {
                                         .n_heads_in_all = model->n_layers * model->n_heads,
                                         .max_tokens = e->info.max_model_len,
                                         .min_sparse_tokens = e->config.min_sparse_tokens};
-    support->filters_choose =
-        e->info.sparse_prefill && e->config.backend->ops->sparse->choose != NULL;
     support->groups = e->config.groups;
     support->n_groups = e->config.n_groups;
     const int code = engine_disk_key(&e->disk, KEY_OF_PREFILL, support->key, err);

@@ -292,8 +292,10 @@ int attention_reserve(struct cuda_backend *cuda, const struct step_limits *limit
     a.prefill_fits = has_kernels(&a.kv, a.n_heads);
     *bytes = *n_words = 0;
     int rc = 0;
-    if (limits->tracked || limits->select)
-        rc = attn_stats_reserve(cuda, limits->max_rows, limits->max_slots, limits->n_heads, err);
+    if (limits->tracked || limits->select || limits->sparse)
+        rc = attn_stats_reserve(cuda, limits->max_rows,
+                                limits->tracked || limits->select ? limits->max_slots : 0,
+                                limits->n_heads, err);
     if (rc || !a.prefill_fits) return rc;
     rc = shape_splits(cuda, &a, err);
     if (!rc) rc = reserve_splits(cuda, &a, err);
@@ -307,6 +309,8 @@ int attention_reserve(struct cuda_backend *cuda, const struct step_limits *limit
 
 /* Tells whether some layer's attention `selects` (struct attn_args). */
 static bool needs_attn_stats(const struct step *step) {
+    for (uint32_t i = step->n_decode; i < step->n_seqs; i++)
+        if (step->seqs[i].sparse && step->seqs[i].sparse->groups) return true;
     return step_has_selects(step) || step_has_observations(step);
 }
 
@@ -533,8 +537,11 @@ static float *lse_of(const struct cuda_backend *cuda, const struct attn_args *ar
 /* Returns the step's sequence whose rows follow an index in the layer, -1 if there is none. */
 static int32_t sparse_seq_of(const struct step *step, uint32_t layer) {
     if (step_window(step, layer) > 0) return -1;
-    for (uint32_t i = step->n_decode; i < step->n_seqs; i++)
-        if (step->seqs[i].sparse) return (int32_t)i;
+    for (uint32_t i = step->n_decode; i < step->n_seqs; i++) {
+        const struct attn_sparse *sparse = step->seqs[i].sparse;
+        if (!sparse) continue;
+        return sparse->groups && !filter_group_of(step, sparse, layer) ? -1 : (int32_t)i;
+    }
     return -1;
 }
 
@@ -724,11 +731,22 @@ static int attend_prompts(struct cuda_backend *cuda, const struct attn_args *arg
     return rc ? rc : launch_items(cuda, p, ranked, a->n_items, nullptr, err);
 }
 
+/* Counts the pairs of prompts whose filters choose; those of others are counted with their
+ * index. */
+static void count_pairs(struct cuda_backend *cuda, const struct attn_args *args) {
+    const struct step *step = cuda->host_step;
+    for (uint32_t i = step->n_decode; i < step->n_seqs && window_of(cuda, args) == 0; i++)
+        if (step->seqs[i].sparse && step->seqs[i].sparse->groups)
+            sparse_count_pairs(cuda, &step->seqs[i], args);
+}
+
 /* Fails if the layer has no index: the step's sparse sequence then cannot be attended, whatever its
  * heads' patterns. */
 static int check_index(const struct cuda_backend *cuda, const struct attn_args *args,
                        struct error *err) {
-    if (cuda->sparse.account && cuda->sparse.layer == args->layer) return 0;
+    const struct step *step = cuda->host_step;
+    if (sparse_has_index(cuda, &step->seqs[sparse_seq_of(step, args->layer)], args->layer))
+        return 0;
     return error_set(err, ERR_INVALID, "cuda: layer %u has no index", args->layer);
 }
 
@@ -745,6 +763,7 @@ int cuda_attn_prefill(struct backend *be, const struct attn_args *args, struct e
     if (!rc) rc = open_scores(cuda, args, err);
     if (rc) return rc;
     if (is_recording(cuda)) graph_note_prompts(cuda, args);
+    count_pairs(cuda, args);
     if (sparse_seq_of(cuda->host_step, args->layer) < 0) return attend_prompts(cuda, args, err);
     rc = check_index(cuda, args, err);
     if (!rc) rc = stamp(cuda, SPARSE_BEGINS, err);

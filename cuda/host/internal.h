@@ -109,14 +109,16 @@ struct graph_entry {
     struct step_nodes nodes;
 };
 
-/* The index of the layer that was indexed last: sparse.c. */
+/* The index of the layer, or group, that was indexed last: sparse.c. */
 struct sparse_account;
 struct sparse_memory {
     void *memory; /* device */
     size_t bytes;
     struct sparse_account *account; /* device; NULL: no layer has been indexed */
     struct sparse_view view;
+    const struct layer_group *group; /* whose filter has chosen; NULL: `layer` was indexed */
     uint32_t layer;
+    double visited, causal; /* pairs of prompts whose filters choose, not yet in the account */
 };
 
 /* 16-bit copies of the pages that prompts have in a layer: kv/prompt_copies.c.  Ranked sequences
@@ -406,6 +408,14 @@ void prompt_copies_close(struct cuda_backend *cuda);
 /* Returns the first tile, of those that are indexed together, in which all heads are dense
  * (sparse.c). */
 uint32_t sparse_first_dense_tile(const struct attn_sparse *sparse);
+/* Returns the group that the layer belongs to where filters choose, else NULL. */
+const struct layer_group *filter_group_of(const struct step *step, const struct attn_sparse *sparse,
+                                          uint32_t layer);
+/* Tells whether the index says what the layer's heads visit of the sequence. */
+bool sparse_has_index(const struct cuda_backend *cuda, const struct step_seq *seq, uint32_t layer);
+/* Counts what the rows of a prompt whose filters choose visit in a layer without a window. */
+void sparse_count_pairs(struct cuda_backend *cuda, const struct step_seq *seq,
+                        const struct attn_args *args);
 void sparse_memory_free(struct cuda_backend *cuda);
 
 /* Reserves the candidates' workspace of the present step, and checks its selections (select.c). */

@@ -135,7 +135,7 @@ struct sparse_ops {
      * first_slot with the largest sums of token scores over the sparse sequence's rows; all if
      * there are no more.  A query's token score of a slot is the largest softmax weight (f32) that
      * any of its heads gives it.  NaN counts as 0, ties go to the lower slot.  Called after the
-     * filter's attn_prefill, with its arguments.  NULL: this backend has no PATTERN_FILTERS. */
+     * filter's attn_prefill, with its arguments. */
     int (*choose)(struct backend *be, const struct attn_args *filter, struct error *err);
     /* Adds up what sparse sequences visited since the last call; out is valid after collect() or
      * sync(). */

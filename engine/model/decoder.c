@@ -398,11 +398,8 @@ static int begin(struct decoder *d, const struct step *step, uint32_t n_samples,
     d->owes_evictions = false;
     d->extras = extras_of(step);
     d->sparse = sparse_of(step);
-    const struct sparse_ops *sparse = d->be->ops->sparse;
-    if (d->sparse && (!sparse || (d->sparse->sparse->groups && !sparse->choose)))
-        return error_set(err, ERR_INVALID,
-                         "decoder: this backend has only dense attention, or no filters that "
-                         "choose for prompts");
+    if (d->sparse && !d->be->ops->sparse)
+        return error_set(err, ERR_INVALID, "decoder: this backend has only dense attention");
     if (d->extras & STEP_EVICTS && !d->kv->tracked)
         return error_set(err, ERR_INVALID,
                          "decoder: the step has budgets, but the pages have no space for scores");

@@ -32,7 +32,6 @@ struct prefill_support {
     uint32_t n_heads_in_all;             /* over all layers: the number of patterns */
     uint32_t max_tokens;                 /* of a sparse prompt */
     uint32_t min_sparse_tokens;
-    bool filters_choose;              /* the backend has PATTERN_FILTERS */
     const struct layer_group *groups; /* host [n_groups]: the filters */
     uint32_t n_groups;
     /* Random, the same as long as a tier on disk.  Clients choose salts, and must not guess those

@@ -281,10 +281,14 @@ static int run_filter(const struct rig *r, struct side *side, const struct attn_
     const struct select_ops *ops = side->be->ops->select;
     const struct select_args args = {
         .attn = *attn, .group = &groups[g], .group_index = g, .first_host_layer = g};
-    bool selects = false;
-    for (uint32_t i = 0; i < r->step.n_seqs; i++) selects |= r->seqs[i].select != NULL;
-    const int rc = selects ? ops->select(side->be, &args, err) : 0;
-    return rc ? rc : ops->observe(side->be, &args, err);
+    bool selects = false, chooses = false;
+    for (uint32_t i = 0; i < r->step.n_seqs; i++) {
+        selects |= r->seqs[i].select != NULL;
+        chooses |= r->seqs[i].sparse && r->seqs[i].sparse->groups;
+    }
+    int rc = selects ? ops->select(side->be, &args, err) : 0;
+    if (!rc) rc = ops->observe(side->be, &args, err);
+    return rc || !chooses ? rc : side->be->ops->sparse->choose(side->be, attn, err);
 }
 
 static void run_layer(struct rig *r, struct side *side, struct text **texts, uint32_t layer) {
@@ -466,9 +470,80 @@ static void accumulated_scores_do_not_depend_on_chunks(void **state) {
     free(first);
 }
 
+/* ---- filters ---- */
+
+static void compare_filtered(struct rig *r) {
+    static uint32_t got[MAX_TEXT], expected[MAX_TEXT];
+    struct error err = {0};
+    for (uint32_t half = 0; half * SPARSE_HALF < r->sparse.n_rows; half++)
+        for (uint32_t head = 0; head < r->shape->n_heads; head += r->shape->n_heads - 1) {
+            uint32_t n, n_others = 0;
+            must(cuda_sparse_visited(gpu, head, half, got, &n, &err), &err);
+            const uint32_t n_expected = cpu_sparse_visited(cpu, head, half, expected);
+            assert_int_equal(n, n_expected);
+            for (uint32_t i = 0; i < n; i++) n_others += !has(expected, n, got[i]);
+            assert_true(n_others <= 1);
+            r->n_choices++;
+            r->n_ties += n_others > 0;
+        }
+}
+
+/* Chunks of a prompt beside others: the layers behind each filter visit what it has chosen.  A
+ * second pass, whose filters choose everything, attends as dense prompts do. */
+static void check_filters(const struct shape *s, uint32_t n_selected, uint32_t chunk,
+                          uint32_t dense_tail) {
+    struct rig *r = new_rig(s);
+    struct text *texts[N_TEXTS];
+    struct error err = {0};
+    struct sparse_totals got, expected;
+    for (uint32_t i = 0; i < s->n_heads * N_LAYERS; i++)
+        r->pattern[i] = (struct attn_pattern){PATTERN_FILTERS, n_selected, chunk};
+    add_text(r, KV_SELECTOR_LAST, 1000, 1000, 64, chunk);
+    while (is_prompt(&r->texts[0])) {
+        struct text *t = &r->texts[0];
+        r->sparse = (struct attn_sparse){.patterns = r->pattern,
+                                         .first_slot = t->n_done,
+                                         .n_rows = rows_of(t),
+                                         .dense_from = t->n_prompt - dense_tail,
+                                         .groups = groups,
+                                         .n_groups = N_GROUPS,
+                                         .dense_above = 0.7f};
+        make_step(r, texts);
+        must(cpu->ops->step_begin(cpu, &r->step, &err), &err);
+        must(gpu->ops->step_begin(gpu, &r->step, &err), &err);
+        for (uint32_t l = 0; l < N_LAYERS; l++) {
+            const uint32_t n_ties = r->n_ties;
+            run_layer(r, &r->cpu, texts, l);
+            run_layer(r, &r->gpu, texts, l);
+            if (filter_of(l) < N_GROUPS) compare_filtered(r);
+            compare_outputs(r, l, n_ties == r->n_ties);
+        }
+        must(cpu->ops->sparse->totals(cpu, &expected, &err), &err);
+        must(gpu->ops->sparse->totals(gpu, &got, &err), &err);
+        must(gpu->ops->sync(gpu, &err), &err);
+        assert_true(got.visited[PATTERN_FILTERS] == expected.visited[PATTERN_FILTERS]);
+        assert_true(got.causal[PATTERN_FILTERS] == expected.causal[PATTERN_FILTERS]);
+        t->n_done += rows_of(t);
+    }
+    printf("filters, %u/%u heads of %u, format %d, %u of chunks of %u: %u sets, %u near ties\n",
+           s->n_heads, s->n_kv, s->dim, (int)s->format, n_selected, chunk, r->n_choices, r->n_ties);
+    assert_true(r->n_ties * 20 <= r->n_choices);
+    free_rig(r);
+}
+
+static void filters_choose_as_on_the_cpu(void **state) {
+    for (uint32_t i = 0; i < N_SHAPES; i += small ? 5 : 1) {
+        check_filters(&shapes[i], 200, 256, 0);
+        if (small) continue;
+        check_filters(&shapes[i], 77, 192, 100);
+        check_filters(&shapes[i], 1000, 320, 0); /* everything */
+    }
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(queries_are_observed_as_on_the_cpu),
+        cmocka_unit_test(filters_choose_as_on_the_cpu),
         cmocka_unit_test(accumulated_scores_do_not_depend_on_chunks),
     };
     return run_on_backends(argc, argv, 0, tests, COUNT(tests));

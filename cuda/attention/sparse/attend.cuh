@@ -9,6 +9,7 @@
  *               so on.  Two consumers with a half each are then never more than a pair apart
  *
  *   dense       pairs of pages as in dense_pairs; nothing else
+ *   filters     pairs of pages from the tile's own down to the first indexed slot, and columns
  *
  * Every row of a tile sees its own slot in the first pair.  If the last pair of a kind lacks
  * entries or columns, it repeats the last one, whose values are finite, and masks the copies:
@@ -50,8 +51,9 @@ struct sparse_keys {
     int listed_tail, column_tail;   /* keys of the last pair of each kind */
     int first_block, blocks_a_pair; /* pair 0's first block, and how far it falls from pair to pair:
                                        by 2, or at once below 0 */
-    bool dense, paged;              /* paged: entries are pages */
-    int own;                        /* the tile's first slot */
+    bool consecutive, paged; /* consecutive: listed pairs follow each other; paged: entries are
+                                pages */
+    int own;                 /* the tile's first slot */
     int n_entries, n_columns;
     const int32_t *entries;       /* pages, or distances from 1 on */
     int n_in_window;              /* entries that are distances; the others are first groups */
@@ -69,7 +71,7 @@ struct sparse_keys {
         if (pair == n_listed - 1) return listed_tail;
         return pair == n_shared - 1 ? column_tail : 2 * PAGE_TOKENS;
     }
-    __device__ bool has_pages(int pair) const { return dense || paged || pair == 0; }
+    __device__ bool has_pages(int pair) const { return consecutive || paged || pair == 0; }
     __device__ bool has_columns(int pair) const { return pair >= n_listed && pair < n_shared; }
 
     /* A pair is taken by both halves, or by the one that half_of() returns. */
@@ -100,7 +102,7 @@ struct sparse_keys {
 
     /* Returns the slot of key i of a pair that has no columns. */
     __device__ int slot(int pair, int i) const {
-        if (dense || pair == 0) return causal_block(pair) * PAGE_TOKENS + i;
+        if (consecutive || pair == 0) return causal_block(pair) * PAGE_TOKENS + i;
         if (paged) {
             const int page = min((pair - 1) * 2 + i / PAGE_TOKENS, n_entries - 1);
             return entries[page] * PAGE_TOKENS + i % PAGE_TOKENS;
@@ -145,6 +147,17 @@ static __device__ __forceinline__ void find_groups(struct sparse_keys &keys,
     keys.n_columns = h.n_columns ? s.column_count[at] : 0;
 }
 
+/* Finds the slots that a filter chose, and those of the tiles from the first one to this one. */
+static __device__ __forceinline__ void find_chosen(struct sparse_keys &keys,
+                                                   const struct sparse_view &s, int head,
+                                                   int tile) {
+    keys.n_columns = s.heads[head].n_columns;
+    keys.n_listed = tile + 1;
+    keys.n_shared = keys.n = keys.n_listed + pairs_of_keys(keys.n_columns);
+    keys.listed_tail = 2 * PAGE_TOKENS, keys.column_tail = tail_keys(keys.n_columns);
+    keys.first_block = keys.own / PAGE_TOKENS, keys.blocks_a_pair = 2;
+}
+
 /* Returns how many pairs are for one half alone, empty ones included. */
 static __device__ __forceinline__ int pairs_alone(const struct sparse_keys &keys) {
     const int upper = pairs_of_keys(keys.n_upper * SPARSE_GROUP),
@@ -160,13 +173,18 @@ static __device__ __forceinline__ struct sparse_keys sparse_keys_of(const struct
     keys.own = t.first_visible - 1;
     const int tile = (keys.own - (int)s.first_slot) / SPARSE_TILE, kind = s.heads[head].kind;
     const size_t at = (size_t)head * s.max_tiles + tile;
-    keys.dense = kind == PATTERN_DENSE || (uint32_t)tile >= s.first_dense_tile;
-    if (keys.dense) {
+    keys.consecutive = true;
+    if (kind == PATTERN_DENSE || (uint32_t)tile >= s.first_dense_tile) {
         keys.n_listed = keys.n_shared = keys.n = dense_pairs_of(t).n;
         keys.listed_tail = 2 * PAGE_TOKENS;
         keys.first_block = 2 * (keys.n - 1), keys.blocks_a_pair = 2;
         return keys;
     }
+    if (kind == PATTERN_FILTERS) {
+        find_chosen(keys, s, head, tile);
+        return keys;
+    }
+    keys.consecutive = false;
     if (kind == PATTERN_BLOCK_SPARSE) find_pages(keys, s, at);
     else find_groups(keys, s, head, at);
     const int n_keys = keys.n_entries * (keys.paged ? PAGE_TOKENS : SPARSE_GROUP);
@@ -193,7 +211,7 @@ static __device__ __forceinline__ uint32_t hidden_column(const struct sparse_vie
 static __device__ inline int list_columns(const struct sparse_view &s, int head, int own, int from,
                                           int32_t *to, int n_wanted) {
     const int lane = threadIdx.x % 32, n_columns = s.heads[head].n_columns;
-    const int32_t *columns = s.columns + (size_t)head * s.max_columns;
+    const int32_t *columns = sparse_columns(s, (uint32_t)head);
     int n = 0, ahead = from + lane < n_columns ? columns[from + lane] : own;
     while (n < n_wanted && from < n_columns) {
         const int column = ahead, next = from + 32 + lane;

@@ -33,7 +33,7 @@ static void lay_out_view(struct layout *l, const struct sparse_shape *s, struct 
     v->n_tiles = v->max_tiles = div_up(s->n_rows, SPARSE_TILE);
     v->max_distances = s->n_slots / SPARSE_GROUP + SPARSE_TILE_GROUPS;
     v->mark_words = (v->max_distances + SPARSE_HALF_GROUPS) / 32 + 1;
-    v->max_columns = s->max_columns;
+    v->max_columns = v->column_stride = s->max_columns;
     v->max_blocks = s->max_pages + 1 + n_own; /* and page 0 */
     if (v->max_blocks > n_pages) v->max_blocks = n_pages;
     v->heads = take(l, n, sizeof(*v->heads));

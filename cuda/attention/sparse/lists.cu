@@ -166,7 +166,7 @@ struct column_counts {
 /* Counts a tile's columns, by a whole warp. */
 static __device__ struct column_counts count_columns(const struct sparse_view &v, uint32_t head,
                                                      int32_t R) {
-    const int32_t *columns = v.columns + (size_t)head * v.max_columns;
+    const int32_t *columns = sparse_columns(v, head);
     const int32_t n = v.heads[head].n_columns, end = R * SPARSE_GROUP;
     struct column_counts count = {};
     for (int32_t i = threadIdx.x % 32; i < n && columns[i] < end; i += 32) {
@@ -267,6 +267,34 @@ static __global__ void __launch_bounds__(RULE_THREADS)
 
 cudaError_t launch_sparse_rule(const struct sparse_build *b, struct launch launch) {
     return launch_kernel(launch, sparse_rule_kernel, 1, RULE_THREADS, 0, *b);
+}
+
+/* ---- what filters choose ---- */
+
+static __global__ void __launch_bounds__(THREADS)
+    sparse_filtered_kernel(const struct sparse_view view, uint32_t n_columns) {
+    let_next_start();
+    wait_for_previous();
+    for (uint32_t head = threadIdx.x; head < view.n_heads; head += THREADS)
+        view.heads[head] = {PATTERN_FILTERS, 0, 0, 0, 0, (int32_t)n_columns};
+}
+
+cudaError_t launch_sparse_filtered(const struct sparse_view *view, uint32_t n_columns,
+                                   struct launch launch) {
+    return launch_kernel(launch, sparse_filtered_kernel, 1, THREADS, 0, *view, n_columns);
+}
+
+static __global__ void sparse_count_kernel(struct sparse_account *account,
+                                           struct sparse_pairs pairs) {
+    let_next_start();
+    wait_for_previous();
+    account->totals.visited[PATTERN_FILTERS] += pairs.visited;
+    account->totals.causal[PATTERN_FILTERS] += pairs.causal;
+}
+
+cudaError_t launch_sparse_count(struct sparse_account *account, struct sparse_pairs pairs,
+                                struct launch launch) {
+    return launch_kernel(launch, sparse_count_kernel, 1, 1, 0, account, pairs);
 }
 
 /* ---- time ---- */

@@ -1,7 +1,8 @@
 /* sparse.c - sparse prefill on the host: memory for one layer's index, and the operations.
  *
  *   index         scores, select, lists, pages, rule: cuda/attention/sparse/sparse_index.h
- *   attn_prefill  reads the index until the next index(): attention.cu
+ *   choose        token scores by all of a chunk's rows (kv/token_scores.cu), select
+ *   attn_prefill  reads the index until the next index() or choose(): attention.cu
  *   totals        what has been added up on the device since the last call
  *
  * Memory: one block (layout.c), laid out anew by every index().  It is reserved for the longest
@@ -14,9 +15,12 @@
 #include <string.h>
 
 #include "cuda/attention/sparse/sparse_test.h"
+#include "cuda/kv/observe.h"
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/device/attention.h"
 #include "engine/device/backend.h"
+#include "engine/device/layer_group.h"
 #include "engine/device/pages.h"
 #include "engine/device/sparse.h"
 #include "engine/device/step.h"
@@ -198,6 +202,7 @@ static int index_layer(struct backend *be, const struct sparse_index_args *args,
     if (!rc) rc = prepare(cuda, args, &build, &room, err);
     if (rc) return rc;
     cuda->sparse.view = build.view;
+    cuda->sparse.group = NULL;
     cuda->sparse.layer = args->layer;
     const struct attn_sparse *sparse = cuda->host_step->seqs[build.seq].sparse;
     rc = cuda_check(cuda, launch_all(&build, layer_patterns(args, sparse), launch_of(cuda)),
@@ -207,6 +212,124 @@ static int index_layer(struct backend *be, const struct sparse_index_args *args,
     return results_fetch(cuda, &densities, args->density, args->n_heads * sizeof(float), err);
 }
 
+/* ---- what filters choose ---- */
+
+const struct layer_group *filter_group_of(const struct step *step, const struct attn_sparse *sparse,
+                                          uint32_t layer) {
+    for (uint32_t i = 0; i < sparse->n_groups; i++)
+        if (group_has(&sparse->groups[i], step->windows, layer)) return &sparse->groups[i];
+    return NULL;
+}
+
+bool sparse_has_index(const struct cuda_backend *cuda, const struct step_seq *seq, uint32_t layer) {
+    const struct sparse_memory *s = &cuda->sparse;
+    const struct attn_sparse *sparse = seq->sparse;
+    const bool is_of_layer =
+        sparse->groups ? s->group && s->group == filter_group_of(cuda->host_step, sparse, layer)
+                       : !s->group && s->layer == layer;
+    return s->account && is_of_layer && s->view.first_slot == sparse->first_slot &&
+           s->view.n_rows == sparse->n_rows;
+}
+
+static const struct layer_group *group_behind(const struct attn_sparse *sparse, uint32_t filter) {
+    for (uint32_t i = 0; i < sparse->n_groups; i++)
+        if (sparse->groups[i].filter == filter) return &sparse->groups[i];
+    return NULL;
+}
+
+/* Describes the index of a chunk, before its memory is laid out. */
+static int describe_chunk(const struct step_seq *seq, const struct attn_args *filter,
+                          struct sparse_build *b, struct sparse_shape *shape, struct error *err) {
+    const struct attn_sparse *sparse = seq->sparse;
+    const uint32_t n_slots = seq->layers[filter->layer].n_slots;
+    if (!group_behind(sparse, filter->layer))
+        return error_set(err, ERR_INVALID, "cuda: layer %u is no filter", filter->layer);
+    if (sparse->patterns[0].p1 == 0 || sparse->patterns[0].p1 > SPARSE_MAX_COLUMNS)
+        return error_set(err, ERR_UNSUPPORTED, "cuda: filters may choose 1 to %d tokens, not %u",
+                         SPARSE_MAX_COLUMNS, sparse->patterns[0].p1);
+    if (sparse->n_rows != seq->n_rows || sparse->first_slot % PAGE_TOKENS != 0 ||
+        sparse->first_slot + sparse->n_rows != n_slots)
+        return error_set(err, ERR_INVALID, "cuda: %u rows from slot %u on are not a chunk",
+                         sparse->n_rows, sparse->first_slot);
+    b->n_chosen = min_u32(sparse->patterns[0].p1, sparse->first_slot);
+    *shape = (struct sparse_shape){.n_heads = filter->n_heads,
+                                   .n_kv_heads = filter->kv->n_kv_heads,
+                                   .head_dim = filter->kv->head_dim,
+                                   .n_rows = sparse->n_rows,
+                                   .n_slots = n_slots,
+                                   .max_columns = max_u32(b->n_chosen, 1)};
+    return 0;
+}
+
+static cudaError_t launch_choice(const struct cuda_backend *cuda, const struct sparse_build *b,
+                                 struct token_score_params *scores) {
+    const struct launch launch = launch_of(cuda);
+    cudaError_t code = launch_sparse_stamp(b->account, SPARSE_BEGINS, launch);
+    scores->seq = b->seq;
+    scores->sums = b->columns;
+    scores->n_sums = b->view.first_slot;
+    if (code == cudaSuccess) code = launch_token_scores(scores, 1, scores->n_sums, launch);
+    if (code == cudaSuccess && b->n_chosen > 0) code = launch_sparse_choose(b, launch);
+    if (code == cudaSuccess) code = launch_sparse_filtered(&b->view, b->n_chosen, launch);
+    return code == cudaSuccess ? launch_sparse_stamp(b->account, SPARSE_INDEX_ENDS, launch) : code;
+}
+
+static int choose(struct backend *be, const struct attn_args *filter, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    struct sparse_memory *s = &cuda->sparse;
+    struct sparse_build b = {0};
+    struct sparse_shape shape;
+    struct token_score_params scores;
+    int rc = find_seq(cuda->host_step, &b.seq, err);
+    if (rc) return rc;
+    const struct step_seq *seq = &cuda->host_step->seqs[b.seq];
+    rc = describe_chunk(seq, filter, &b, &shape, err);
+    if (!rc) rc = account_open(cuda, err);
+    if (!rc)
+        rc = device_reserve(cuda, &s->memory, &s->bytes, sparse_lay_out(&b, &shape, NULL), err);
+    if (!rc) rc = token_score_params_of(cuda, filter, &scores, err);
+    if (rc) return rc;
+    sparse_lay_out(&b, &shape, s->memory);
+    b.account = s->account;
+    b.view.first_slot = seq->sparse->first_slot;
+    b.view.first_dense_tile = sparse_first_dense_tile(seq->sparse);
+    b.view.column_stride = 0;
+    s->view = b.view;
+    s->group = group_behind(seq->sparse, filter->layer);
+    return cuda_check(cuda, launch_choice(cuda, &b, &scores), "choosing slots of a prompt", err);
+}
+
+/* Returns the pairs of n rows and the slots before and among them. */
+static double causal_pairs(uint64_t n_before, uint64_t n) {
+    return (double)(n * n_before + n * (n + 1) / 2);
+}
+
+void sparse_count_pairs(struct cuda_backend *cuda, const struct step_seq *seq,
+                        const struct attn_args *args) {
+    const struct attn_sparse *sparse = seq->sparse;
+    const uint32_t n = seq->n_rows, n_before = seq->layers[args->layer].n_slots - n;
+    uint32_t n_sparse = 0;
+    if (filter_group_of(cuda->host_step, sparse, args->layer))
+        n_sparse = min_u32(sparse_first_dense_tile(sparse) * SPARSE_TILE, n);
+    const uint32_t n_chosen = min_u32(sparse->patterns[0].p1, sparse->first_slot);
+    const double visited =
+        causal_pairs(n_chosen, n_sparse) + causal_pairs(n_before + n_sparse, n - n_sparse);
+    cuda->sparse.visited += visited * args->n_heads;
+    cuda->sparse.causal += causal_pairs(n_before, n) * args->n_heads;
+}
+
+/* Moves the pairs that were counted on the host to the account. */
+static int post_pairs(struct cuda_backend *cuda, struct error *err) {
+    struct sparse_memory *s = &cuda->sparse;
+    const struct sparse_pairs pairs = {s->visited, s->causal};
+    s->visited = s->causal = 0;
+    if (pairs.causal == 0) return 0;
+    return cuda_check(cuda, launch_sparse_count(s->account, pairs, launch_of(cuda)),
+                      "sparse totals", err);
+}
+
+/* ---- totals ---- */
+
 static int sparse_totals(struct backend *be, struct sparse_totals *out, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     struct args room;
@@ -215,7 +338,8 @@ static int sparse_totals(struct backend *be, struct sparse_totals *out, struct e
         return 0;
     }
     struct sparse_totals *totals = &cuda->sparse.account->totals;
-    int rc = args_take(cuda, sizeof(*totals), &room, err);
+    int rc = post_pairs(cuda, err);
+    if (!rc) rc = args_take(cuda, sizeof(*totals), &room, err);
     if (!rc)
         rc = cuda_check(cuda,
                         cudaMemcpyAsync(room.device, totals, sizeof(*totals),
@@ -229,6 +353,7 @@ static int sparse_totals(struct backend *be, struct sparse_totals *out, struct e
 
 const struct sparse_ops cuda_sparse_ops = {
     .index = index_layer,
+    .choose = choose,
     .totals = sparse_totals,
 };
 

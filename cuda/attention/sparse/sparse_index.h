@@ -53,6 +53,8 @@ struct sparse_build {
     struct head_sinks sinks;
     float dense_above;
     uint32_t synthetic;
+    /* How many columns a filter chooses, by the scores of head 0; 0: each head has its pattern. */
+    uint32_t n_chosen;
     const struct attn_pattern *patterns; /* device [n_heads]: the layer's */
     struct sparse_view view;
     struct sparse_account *account;
@@ -88,6 +90,8 @@ size_t sparse_lay_out(struct sparse_build *b, const struct sparse_shape *s, char
 
 cudaError_t launch_sparse_scores(const struct sparse_build *b, struct launch launch);
 cudaError_t launch_sparse_select(const struct sparse_build *b, struct launch launch);
+/* Launches the choice of a filter's columns; n_chosen > 0. */
+cudaError_t launch_sparse_choose(const struct sparse_build *b, struct launch launch);
 cudaError_t launch_sparse_lists(const struct sparse_build *b, struct launch launch);
 cudaError_t launch_sparse_pages(const struct sparse_build *b, struct launch launch);
 cudaError_t launch_sparse_rule(const struct sparse_build *b, struct launch launch);
@@ -96,6 +100,18 @@ cudaError_t launch_sparse_rule(const struct sparse_build *b, struct launch launc
  * visited.  Within the half causality is ignored: all of its own slots are. */
 cudaError_t launch_sparse_visited(const struct sparse_view *view, uint32_t head, uint32_t half,
                                   bool *out, struct launch launch);
+
+/* Pairs of row and slot of prompts whose filters choose. */
+struct sparse_pairs {
+    double visited, causal;
+};
+
+/* Makes every head one whose n_columns columns a filter chose. */
+cudaError_t launch_sparse_filtered(const struct sparse_view *view, uint32_t n_columns,
+                                   struct launch launch);
+/* Adds the pairs to the totals of PATTERN_FILTERS. */
+cudaError_t launch_sparse_count(struct sparse_account *account, struct sparse_pairs pairs,
+                                struct launch launch);
 
 enum sparse_stamp { SPARSE_BEGINS, SPARSE_INDEX_ENDS, SPARSE_ATTENTION_ENDS };
 /* Reads the device's clock: the time between two stamps is added to the totals. */

@@ -16,6 +16,9 @@
  *
  * So a distance d from R is visited by the lower half if d is marked, by the upper one if d + 4 is.
  *
+ * With PATTERN_FILTERS a tile visits the columns, all of them before first_slot, and the slots from
+ * there on.
+ *
  * A reader drops what lies before group 0 or from n_slots on.  A group that is both a first group
  * and at a listed distance is visited once.  Columns are chosen for the head, whatever the tile.  A
  * reader stops at T and drops the columns that both halves cover (sparse_covers()); column_count
@@ -48,12 +51,13 @@ struct sparse_view {
     struct sparse_head *heads; /* [n_heads] */
     int32_t *distances;        /* [n_heads][max_distances]: three lists */
     uint32_t *marks;           /* [n_heads][mark_words] */
-    int32_t *columns;          /* [n_heads][max_columns], ascending */
+    int32_t *columns;          /* [n_heads][column_stride], ascending */
     int32_t *column_count;     /* [n_heads][max_tiles]: columns that a half visits one by one */
     int32_t *blocks;           /* [n_heads][max_tiles][max_blocks]: pages, ascending, the tile's own
                                   and page 0 among them */
     int32_t *block_count;      /* [n_heads][max_tiles] */
     uint32_t max_distances, mark_words, max_columns, max_tiles, max_blocks;
+    uint32_t column_stride; /* max_columns; or 0: all heads have the same columns */
     uint32_t n_heads;
     uint32_t first_slot, n_rows, n_slots; /* n_slots = first_slot + n_rows */
     uint32_t n_tiles;
@@ -61,6 +65,12 @@ struct sparse_view {
 };
 
 #ifdef __CUDACC__
+
+/* Returns a head's columns. */
+static __device__ __forceinline__ int32_t *sparse_columns(const struct sparse_view &s,
+                                                          uint32_t head) {
+    return s.columns + (size_t)head * s.column_stride;
+}
 
 /* Returns the tile of the index that a sequence's first row of a step belongs to. */
 static __host__ __device__ __forceinline__ uint32_t sparse_first_tile(const struct sparse_view &s,
@@ -84,6 +94,7 @@ static __device__ __forceinline__ bool sparse_is_marked(const struct sparse_view
  * group g < R.  The head is neither block-sparse nor dense. */
 static __device__ __forceinline__ bool sparse_covers(const struct sparse_view &s, uint32_t head,
                                                      int32_t R, int32_t half, int32_t g) {
+    if (s.heads[head].kind == PATTERN_FILTERS) return g >= (int32_t)(s.first_slot / SPARSE_GROUP);
     return g < s.heads[head].n_first ||
            sparse_is_marked(s, head, R + half * SPARSE_HALF_GROUPS - g);
 }
@@ -112,7 +123,7 @@ static __device__ inline bool sparse_visits(const struct sparse_view &s, uint32_
                                (int32_t)(slot / PAGE_TOKENS));
     const int32_t R = (int32_t)sparse_tile_group(s, tile), g = (int32_t)(slot / SPARSE_GROUP);
     return g >= R || sparse_covers(s, head, R, (int32_t)half % 2, g) ||
-           sparse_contains(s.columns + (size_t)head * s.max_columns, h.n_columns, (int32_t)slot);
+           sparse_contains(sparse_columns(s, head), h.n_columns, (int32_t)slot);
 }
 
 #endif

@@ -1,6 +1,7 @@
 /* topk.cu - chooses the columns and the diagonals with the highest scores for every vertical-slash
- * head.  Columns become an ascending list.  Of diagonals only the groups of SPARSE_GROUP neighbours
- * that contain one are kept, because tiles visit groups.
+ * head, and the columns that a filter chooses for all heads.  Columns become an ascending list.  Of
+ * diagonals only the groups of SPARSE_GROUP neighbours that contain one are kept, because tiles
+ * visit groups.
  *
  *   scores  f32 >= 0 [N]; what is always chosen counts as infinite
  *   units   SPARSE_UNIT neighbouring scores: a warp reads one at a time, a lane four
@@ -8,7 +9,8 @@
  *
  * The passes for the digits, and the last two, which count and write, read the scores from L2.
  *
- * Grid: a cluster for each (head, columns or diagonals); a single block before 9.0.  Bound: L2, 5
+ * Grid: a cluster for each (head, columns or diagonals), or for a filter's columns alone; a single
+ * block before 9.0.  Bound: L2, 5
  * passes of 4 (columns) or 8 bytes a score.  Oracle: engine/cpu/, ties to the lower index. */
 #include "cuda/attention/sparse/sparse_index.h"
 #include "cuda/common/topk.cuh"
@@ -49,6 +51,7 @@ static __device__ __forceinline__ uint32_t key_of(const struct lines &l, uint32_
 
 static __device__ __forceinline__ struct lines lines_of(const struct sparse_build &b, uint32_t head,
                                                         bool diagonals) {
+    if (b.n_chosen) return {b.columns, nullptr, b.view.first_slot, b.n_chosen, 0, 0, 0, UINT32_MAX};
     const struct attn_pattern p = b.patterns[head];
     const size_t at = head * b.stride;
     const uint32_t n = b.view.n_slots,
@@ -205,7 +208,7 @@ static __global__ void __launch_bounds__(THREADS)
     const struct team team = team_of_block();
     const uint32_t job = blockIdx.x / team.size, head = job / KINDS;
     const bool diagonals = job % KINDS;
-    if (b.patterns[head].kind != PATTERN_VERTICAL_SLASH) return; /* the whole team */
+    if (!b.n_chosen && b.patterns[head].kind != PATTERN_VERTICAL_SLASH) return; /* the whole team */
     const struct lines l = lines_of(b, head, diagonals);
     const uint32_t n_units = (l.n + SPARSE_UNIT - 1) / SPARSE_UNIT, n_warps = team.size * WARPS;
     const uint32_t share = (n_units + n_warps - 1) / n_warps;
@@ -226,14 +229,22 @@ static __global__ void __launch_bounds__(THREADS)
     const struct place place = place_of_warp(&plan, team, mine);
     struct output out = {};
     if (diagonals) out.groups = b.near_diagonals + head * (b.stride / SPARSE_UNIT);
-    else out.list = b.view.columns + (size_t)head * b.view.max_columns;
+    else out.list = sparse_columns(b.view, head);
     write_units(l, best, place, out, begin, end);
     team_sync(team); /* other blocks may still be reading this block's counts */
 }
 
-cudaError_t launch_sparse_select(const struct sparse_build *b, struct launch launch) {
+static cudaError_t launch_jobs(const struct sparse_build *b, uint32_t n_jobs,
+                               struct launch launch) {
     static const bool has_clusters = runs_sm90_code(sparse_select_kernel);
     const uint32_t cluster = has_clusters ? CLUSTER : 1;
-    return launch_clusters(launch, sparse_select_kernel, cluster, cluster * KINDS * b->view.n_heads,
-                           THREADS, 0, *b);
+    return launch_clusters(launch, sparse_select_kernel, cluster, cluster * n_jobs, THREADS, 0, *b);
+}
+
+cudaError_t launch_sparse_select(const struct sparse_build *b, struct launch launch) {
+    return launch_jobs(b, KINDS * b->view.n_heads, launch);
+}
+
+cudaError_t launch_sparse_choose(const struct sparse_build *b, struct launch launch) {
+    return launch_jobs(b, 1, launch);
 }

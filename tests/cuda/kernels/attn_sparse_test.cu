@@ -2,8 +2,9 @@
  * the index arrays name; --bench times it next to the dense kernel.
  *
  * Every head of a batch has an index of its own: lines in clusters, at random, none, all; first and
- * newest slots; pages; dense.  Memory around the slots is NaN as in attn_prefill_test.cu, and the
- * tolerance is the same.  A kernel that hangs is ended by an alarm. */
+ * newest slots; pages; dense.  Or a filter chose slots for each.  Memory around the slots is NaN as
+ * in attn_prefill_test.cu, and the tolerance is the same.  A kernel that hangs is ended by an
+ * alarm. */
 #include <unistd.h>
 
 #include <algorithm>
@@ -109,6 +110,15 @@ static void add_columns(struct index &x, uint32_t head, uint32_t n_chosen) {
             x.columns[(size_t)head * x.max_columns + x.heads[head].n_columns++] = (int32_t)slot;
 }
 
+/* Chooses slots before the index's first, for a head whose filter chose. */
+static void add_chosen(struct index &x, uint32_t head, uint32_t n_chosen) {
+    std::set<int32_t> chosen;
+    for (uint32_t i = 0; i < n_chosen && x.first_slot > 0; i++)
+        chosen.insert((int32_t)random_below(x.first_slot));
+    x.heads[head].n_columns = (int32_t)chosen.size();
+    std::copy(chosen.begin(), chosen.end(), &x.columns[(size_t)head * x.max_columns]);
+}
+
 static bool covers(const struct index &x, uint32_t head, int32_t R, int32_t half, int32_t group) {
     return group < x.heads[head].n_first ||
            is_marked(x, head, R + half * SPARSE_HALF_GROUPS - group);
@@ -154,6 +164,7 @@ static void add_head(struct index &x, uint32_t head, const struct head_choice &c
         count_columns(x, head);
         return;
     case PATTERN_BLOCK_SPARSE: add_pages(x, head, choice.p1); return;
+    case PATTERN_FILTERS: add_chosen(x, head, choice.p1); return;
     default: return;
     }
 }
@@ -168,7 +179,8 @@ static void upload_index(struct index &x) {
     v.blocks = to_device(x.blocks);
     v.block_count = to_device(x.block_count);
     v.max_distances = x.max_distances, v.mark_words = x.mark_words;
-    v.max_columns = x.max_columns, v.max_tiles = x.n_tiles, v.max_blocks = x.max_blocks;
+    v.max_columns = v.column_stride = x.max_columns, v.max_tiles = x.n_tiles,
+    v.max_blocks = x.max_blocks;
     v.n_heads = x.n_heads, v.first_slot = x.first_slot, v.n_slots = x.n_slots;
     v.n_rows = x.n_slots - x.first_slot, v.n_tiles = x.n_tiles;
     v.first_dense_tile = x.first_dense_tile;
@@ -186,7 +198,8 @@ static struct index make_index(uint32_t first_slot, uint32_t n_slots, uint32_t n
     x.max_distances = n_groups + 8, x.mark_words = (n_groups + 12) / 32 + 1;
     x.max_columns = x.max_blocks = 1;
     for (const struct head_choice &c : choices)
-        if (c.kind == PATTERN_VERTICAL_SLASH) x.max_columns = std::max(x.max_columns, c.p1);
+        if (c.kind == PATTERN_VERTICAL_SLASH || c.kind == PATTERN_FILTERS)
+            x.max_columns = std::max(x.max_columns, c.p1);
         else if (c.kind == PATTERN_BLOCK_SPARSE) x.max_blocks = std::max(x.max_blocks, c.p1 + 3);
     x.heads.resize(n_heads);
     x.distances.resize((size_t)n_heads * x.max_distances);
@@ -225,12 +238,16 @@ static std::vector<bool> visited_slots(const struct index &x, uint32_t head, uin
             visit(x.blocks[at * x.max_blocks + i] * PAGE_TOKENS, PAGE_TOKENS);
         return visited;
     }
+    for (int32_t i = 0; i < h.n_columns; i++) visit(x.columns[(size_t)head * x.max_columns + i], 1);
+    if (h.kind == PATTERN_FILTERS) {
+        visit((int32_t)x.first_slot, end);
+        return visited;
+    }
     visit(0, h.n_first * SPARSE_GROUP);
     visit(R * SPARSE_GROUP, SPARSE_TILE);
     for (int32_t group = 0; group < R; group++)
         if (is_marked(x, head, R + (int32_t)(half % 2) * SPARSE_HALF_GROUPS - group))
             visit(group * SPARSE_GROUP, SPARSE_GROUP);
-    for (int32_t i = 0; i < h.n_columns; i++) visit(x.columns[(size_t)head * x.max_columns + i], 1);
     return visited;
 }
 
@@ -368,11 +385,16 @@ static const std::vector<struct head_choice> every_kind = {
     {PATTERN_VERTICAL_SLASH, LINES_ALL, 40, 0},
     {PATTERN_VERTICAL_SLASH, LINES_UNIFORM, 700, 1}};
 
-static void test_extent(const struct shape &shape, const struct extent &e) {
+static const std::vector<struct head_choice> filters = {{PATTERN_FILTERS, LINES_NONE, 200, 0},
+                                                        {PATTERN_FILTERS, LINES_NONE, 1, 0},
+                                                        {PATTERN_FILTERS, LINES_NONE, 5000, 0}};
+
+static void test_choices(const struct shape &shape, const struct extent &e,
+                         const std::vector<struct head_choice> &choices) {
     const uint32_t first = e.first_slot + e.first_tile * SPARSE_TILE,
                    n_rows = std::min(e.n_rows, e.n_slots - first);
-    struct index x = make_index(e.first_slot, e.n_slots, (uint32_t)shape.n_heads,
-                                e.first_dense_tile, every_kind);
+    struct index x =
+        make_index(e.first_slot, e.n_slots, (uint32_t)shape.n_heads, e.first_dense_tile, choices);
     struct batch b = make_batch(shape, {{n_rows, first + n_rows}});
     b.n_decode = 0;
     free_batch(b);
@@ -382,6 +404,11 @@ static void test_extent(const struct shape &shape, const struct extent &e) {
     if (has_sm90(shape)) compare(b, x, want, launch_attn_sparse_sm90, "sm90");
     free_batch(b);
     free_index(x);
+}
+
+static void test_extent(const struct shape &shape, const struct extent &e) {
+    test_choices(shape, e, every_kind);
+    test_choices(shape, e, filters);
 }
 
 static void test_all(bool small) {
