@@ -30,6 +30,12 @@ static const struct layer_group groups[] = {{1, 3, 7}, {7, 8, 9}};
 static const uint32_t windows[N_LAYERS] = {[4] = 100};
 enum { N_GROUPS = sizeof(groups) / sizeof(groups[0]), N_HOST_LAYERS = 4, GROUP_LAYERS = 3 };
 
+/* A layer of the first group that may have a budget, and the slots that it then has. */
+enum { BUDGETED = 5, BUDGET = 200 };
+static const struct kv_budget budget = {
+    .capacity = 2 * BUDGET, .n_recent = 1, .score = KV_SCORE_SUM};
+static const struct layer_set budgeted = {{1 << BUDGETED}};
+
 /* Two weights are alike: scores of up to 10 are sums in f32 of exact products. */
 #define TIE_TOLERANCE 1e-3
 
@@ -42,6 +48,7 @@ struct text {
     uint32_t sparse_pages[N_LAYERS][EACH_LAYER]; /* of the step: chosen, then the tail */
     const uint32_t *pool_pages[N_LAYERS];
     struct kv_select select;
+    bool is_divided; /* BUDGETED has a budget, and selects nothing */
     struct kv_view views[N_LAYERS];
 };
 
@@ -178,6 +185,8 @@ static struct step_seq describe(struct text *t, uint32_t row) {
         const uint32_t slots = t->n_selected + n - n_candidates;
         t->views[l] = (struct kv_view){t->sparse_pages[l], slots, slots - 1};
     }
+    if (t->is_divided)
+        t->views[BUDGETED] = (struct kv_view){t->pages[BUDGETED], BUDGET, BUDGET - 1};
     t->select = (struct kv_select){.n_selected = t->n_selected,
                                    .n_candidates = n_candidates,
                                    .n_sink = N_SINK,
@@ -189,6 +198,8 @@ static struct step_seq describe(struct text *t, uint32_t row) {
                              .n_rows = 1,
                              .layers = t->views,
                              .n_before = n - 1,
+                             .budget = t->is_divided ? &budget : NULL,
+                             .budgeted = t->is_divided ? &budgeted : NULL,
                              .select = selects ? &t->select : NULL};
 }
 
@@ -332,6 +343,7 @@ static void expect_contents(struct rig *r, const struct text *t, uint32_t group,
     for (uint32_t l = 0; l < N_LAYERS; l++)
         for (uint32_t p = 0; group_of(l) == &groups[group] && p < t->n_selected / PAGE_TOKENS;
              p++) {
+            if (t->is_divided && l == BUDGETED) continue;
             for (uint32_t at = 0; at < PAGE_TOKENS; at++)
                 memcpy(expected + at * token_bytes(r),
                        t->tokens[l] + tokens[p * PAGE_TOKENS + at] * token_bytes(r),
@@ -459,13 +471,14 @@ static void make_texts(struct rig *r) {
     }
 }
 
-static void make_side(struct rig *r, struct side *side, struct backend *be,
-                      enum page_format format) {
+static void make_side(struct rig *r, struct side *side, struct backend *be, enum page_format format,
+                      bool tracked) {
     struct error err = {0};
     const size_t n = (size_t)RECORDED_ROWS * r->n_heads * r->dim * sizeof(float);
     side->be = be;
     side->kv = (struct kv_pool){
         .format = format, .n_pages = N_PAGES, .n_kv_heads = r->n_kv, .head_dim = r->dim};
+    side->kv.tracked = tracked;
     side->kv.page_bytes = kv_page_bytes(&side->kv);
     must(be->ops->alloc(be, N_PAGES * side->kv.page_bytes, &side->kv.base, &err), &err);
     side->store =
@@ -488,6 +501,7 @@ static void make_side(struct rig *r, struct side *side, struct backend *be,
                                        .max_seq_pages = TEXT_PAGES,
                                        .max_slots = N_TEXTS * MAX_TOKENS,
                                        .kv_format = format,
+                                       .tracked = tracked,
                                        .max_logit_rows = 1,
                                        .n_layers = N_LAYERS,
                                        .n_heads = r->n_heads,
@@ -512,15 +526,17 @@ static void free_side(struct side *side) {
 /* Of blocks: what their elements are. */
 enum store_kind { IN_PAGES, IN_BLOCKS, IN_FP8_BLOCKS };
 
-static struct rig *new_rig(const uint32_t *shape, enum page_format format, enum store_kind kind) {
+static struct rig *new_rig(const uint32_t *shape, enum page_format format, enum store_kind kind,
+                           bool is_divided) {
     struct rig *r = calloc(1, sizeof(*r));
     assert_non_null(r);
     r->n_heads = shape[0], r->n_kv = shape[1], r->dim = shape[2];
     r->with_blocks = kind != IN_PAGES;
     r->fp8 = kind == IN_FP8_BLOCKS || format == PAGE_FP8;
-    make_side(r, &r->cpu, cpu, format);
-    make_side(r, &r->gpu, gpu, format);
+    make_side(r, &r->cpu, cpu, format, is_divided);
+    make_side(r, &r->gpu, gpu, format, is_divided);
     make_texts(r);
+    r->texts[0].is_divided = r->texts[3].is_divided = is_divided;
     for (uint32_t l = 0; l < N_LAYERS; l++)
         r->q[l] = random_bf16((size_t)N_TEXTS * r->n_heads * r->dim, 2);
     return r;
@@ -536,10 +552,10 @@ static void free_rig(struct rig *r) {
     free(r);
 }
 
-static void check_terms(const uint32_t *shape, enum page_format format, enum store_kind kind,
-                        struct score_case terms) {
+static void check_rig(const uint32_t *shape, enum page_format format, enum store_kind kind,
+                      struct score_case terms, bool is_divided) {
     static const char *const names[] = {"pages", "blocks", "fp8 blocks"};
-    struct rig *r = new_rig(shape, format, kind);
+    struct rig *r = new_rig(shape, format, kind, is_divided);
     score_terms_init(&r->terms, terms);
     if (format == PAGE_F16 || kind == IN_PAGES) r->softcap = 6; /* scores are about 10 at most */
     const uint32_t n_steps = small ? 4 : 80;
@@ -557,7 +573,7 @@ static void check_terms(const uint32_t *shape, enum page_format format, enum sto
 }
 
 static void check_shape(const uint32_t *shape, enum page_format format, enum store_kind kind) {
-    check_terms(shape, format, kind, score_case_at(0));
+    check_rig(shape, format, kind, score_case_at(0), false);
 }
 
 static const uint32_t shapes[][3] = {/* heads, kv heads, head_dim */
@@ -592,8 +608,15 @@ static void fp8_selections_equal_the_cpu(void **state) {
 /* Chosen tokens lie in any order, and are as far away as in the text. */
 static void sinks_and_slopes_equal_the_cpu(void **state) {
     for (uint32_t i = 0; i < N_SHAPES; i += small ? N_SHAPES - 1 : 1)
-        check_terms(shapes[i], i % 2 ? PAGE_FP8 : PAGE_BF16, i % 3 ? IN_BLOCKS : IN_PAGES,
-                    score_case_at(1 + i % 4));
+        check_rig(shapes[i], i % 2 ? PAGE_FP8 : PAGE_BF16, i % 3 ? IN_BLOCKS : IN_PAGES,
+                  score_case_at(1 + i % 4), false);
+}
+
+/* It attends to its own slots, and nothing is fetched for it. */
+static void a_layer_with_a_budget_does_not_follow(void **state) {
+    for (uint32_t i = 0; i < N_SHAPES; i += small ? N_SHAPES - 1 : 2)
+        check_rig(shapes[i], i % 4 ? PAGE_FP8 : PAGE_BF16, i % 3 ? IN_BLOCKS : IN_PAGES,
+                  score_case_at(0), true);
 }
 
 /* What was written by then is in the blocks, although the pages are written again by the step that
@@ -689,6 +712,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(f32_selections_equal_the_cpu),
         cmocka_unit_test(fp8_selections_equal_the_cpu),
         cmocka_unit_test(sinks_and_slopes_equal_the_cpu),
+        cmocka_unit_test(a_layer_with_a_budget_does_not_follow),
         cmocka_unit_test(copies_end_before_a_step_writes_their_pages),
         cmocka_unit_test(pages_come_back_as_they_went),
     };
