@@ -50,13 +50,14 @@ struct packed_weights {
     static constexpr bool IS_PACKED = true, HAS_OFFSET = Codes::OFFSET[0] != 0;
     static constexpr int COLUMNS = 256 / Codes::BITS, PER = PER_ ? PER_ : 1 << 20;
     static constexpr int GROUPS = PER < COLUMNS ? COLUMNS / PER : 1, SLICES = COLUMNS / 16;
+    static constexpr bool PAIRS = PER >= 2 * COLUMNS; /* two steps have a scale in common */
     static constexpr int SCALE_BYTES = SCALES == SCALES_16_BITS ? 2
                                        : SCALES == SCALES_E8M0  ? 1
                                                                 : 0;
 };
 struct plain_weights {
     static constexpr enum stream_scales SCALES = SCALES_ROWS;
-    static constexpr bool IS_PACKED = false, HAS_OFFSET = false;
+    static constexpr bool IS_PACKED = false, HAS_OFFSET = false, PAIRS = false;
     static constexpr int COLUMNS = 32, PER = 1 << 20, GROUPS = 1, SLICES = 2, SCALE_BYTES = 0;
 };
 
@@ -210,12 +211,12 @@ template <class F_, int NS_, int NT_> struct stream_warp {
                ((step * F::GROUPS + group) * NT + tile) * (STREAM_X_TILE / 2) + lane % 4;
     }
 
-    /* Adds x up, times the offset, over the groups of the warp's steps. */
+    /* Adds x up, times the offset, over the groups of the steps.  Warps have each some of these. */
     __device__ __forceinline__ void sum_x(uint32_t tile) const {
         constexpr int PER_GROUP = F::SLICES / F::GROUPS;
         constexpr uint32_t OFFSET = F::Codes::OFFSET[0];
         const uint32_t x = x_at(tile);
-        for (uint32_t step = first_step; step < first_step + n_steps; step++) {
+        for (uint32_t step = warp; step < cut.n_steps; step += blockDim.x / 32) {
             uint32_t r[4];
             float part[4];
 #pragma unroll
@@ -227,7 +228,6 @@ template <class F_, int NS_, int NT_> struct stream_warp {
                     *sums_of(step, i / PER_GROUP, tile) = make_float2(part[0], part[1]);
             }
         }
-        __syncwarp();
     }
 
     /* ---- multiplying ---- */
@@ -266,13 +266,14 @@ template <class F_, int NS_, int NT_> struct stream_warp {
         }
     }
 
-    /* Multiplies U steps of packed elements with TILES tiles of x. */
+    /* Multiplies U steps of packed elements with TILES tiles of x.  Two steps that have a scale in
+     * common are added up before it is applied; if U is 1, the share has no second one. */
     template <int U, int TILES>
     __device__ __forceinline__ void multiply_packed(float (&sums)[NS][NT][4],
                                                     const struct piece &piece, uint32_t step,
                                                     const uint32_t (&x_of)[NT]) const {
         using Codes = typename F::Codes;
-        constexpr int PER_GROUP = F::SLICES / F::GROUPS;
+        constexpr int PER_GROUP = F::SLICES / F::GROUPS, PAIR = F::PAIRS && U > 1 ? 2 : 1;
         constexpr float RATIO = Codes::LOW / Codes::HIGH; /* of the offsets, too */
         uint4 words[U][NS];
         uint32_t x[U][TILES][F::SLICES / 2][4];
@@ -292,8 +293,7 @@ template <class F_, int NS_, int NT_> struct stream_warp {
                     load_matrix(x[u][t][i], x_of[t] + ((step + u) * F::COLUMNS + i * 32) * 2);
 #pragma unroll
                 for (int g = 0; g < F::GROUPS; g++) {
-                    float2 of_x = make_float2(0.0f, 0.0f);
-                    if (F::HAS_OFFSET) of_x = *sums_of(step + u, g, t);
+                    const float2 of_x = offset_of<PAIR>(step + u, u, g, t);
 #pragma unroll
                     for (int s = 0; s < NS; s++)
 #pragma unroll
@@ -318,7 +318,7 @@ template <class F_, int NS_, int NT_> struct stream_warp {
                             x[u][t][i / 2][i % 2 * 2 + 1]);
                 }
 #pragma unroll
-        for (int u = 0; u < U; u++)
+        for (int u = 0; u < U; u += PAIR)
 #pragma unroll
             for (int s = 0; s < NS; s++)
 #pragma unroll
@@ -328,22 +328,36 @@ template <class F_, int NS_, int NT_> struct stream_warp {
 #pragma unroll
                     for (int t = 0; t < TILES; t++)
 #pragma unroll
-                        for (int c = 0; c < 4; c++)
-                            sums[s][t][c] =
-                                fmaf(c < 2 ? low : high, part[u][s][t][g][c], sums[s][t][c]);
+                        for (int c = 0; c < 4; c++) {
+                            float x = part[u][s][t][g][c];
+                            if (PAIR == 2) x += part[u + PAIR - 1][s][t][g][c];
+                            sums[s][t][c] = fmaf(c < 2 ? low : high, x, sums[s][t][c]);
+                        }
                     if constexpr (F::SCALE_BYTES > 0 && F::HAS_OFFSET)
                         if (p.stacks[0].format.has_min)
-                            add_minimums<TILES>(sums[s], piece, s, step + u, g);
+                            add_minimums<TILES, PAIR>(sums[s], piece, s, step + u, g);
                 }
     }
 
-    template <int TILES>
+    /* Returns the sums of x over a group of a step, times the offset that they take off.  Two steps
+     * that have a scale in common are added up. */
+    template <int PAIR>
+    __device__ __forceinline__ float2 offset_of(uint32_t step, int u, int group,
+                                                uint32_t tile) const {
+        if (!F::HAS_OFFSET || u % PAIR) return make_float2(0.0f, 0.0f);
+        const float2 x = *sums_of(step, group, tile);
+        if (PAIR == 1) return x;
+        const float2 y = *sums_of(step + 1, group, tile);
+        return make_float2(x.x + y.x, x.y + y.y);
+    }
+
+    template <int TILES, int PAIR>
     __device__ __forceinline__ void add_minimums(float (&sums)[NT][4], const struct piece &piece,
                                                  int s, uint32_t step, int group) const {
         const struct two_scales least = scales_of(piece, cut.mins_at, s, step, group);
 #pragma unroll
         for (int t = 0; t < TILES; t++) {
-            const float2 of_x = *sums_of(step, group, t);
+            const float2 of_x = offset_of<PAIR>(step, 0, group, t);
 #pragma unroll
             for (int c = 0; c < 4; c++)
                 sums[t][c] = fmaf((c < 2 ? least.low : least.high) * F::Codes::SUM,
@@ -399,7 +413,8 @@ template <class F_, int NS_, int NT_> struct stream_warp {
     __device__ __forceinline__ void multiply(float (&sums)[NS][NT][4], uint32_t strip,
                                              const uint32_t (&x_of)[NT]) {
         /* Chains of products that do not wait for each other hide what one takes. */
-        constexpr int U = 4 / (NS * TILES) > 0 ? 4 / (NS * TILES) : 1;
+        constexpr int MANY = 4 / (NS * TILES) > 0 ? 4 / (NS * TILES) : 1,
+                      U = F::PAIRS && MANY < 2 ? 2 : MANY;
         uint32_t block = 0;
         if constexpr (F::SCALES == SCALES_BLOCKS) block = strip * STREAM_STRIP / cut.block_rows;
 #pragma unroll 1
@@ -411,9 +426,11 @@ template <class F_, int NS_, int NT_> struct stream_warp {
             barrier_wait(full + slot, parity);
 #pragma unroll 1
             for (; step + U <= end; step += U) multiply_steps<U, TILES>(sums, piece, step, x_of);
+            if constexpr (U > 2)
+                for (; step + 2 <= end; step += 2)
+                    multiply_steps<2, TILES>(sums, piece, step, x_of);
             if constexpr (U > 1)
-#pragma unroll 1
-                for (; step < end; step++) multiply_steps<1, TILES>(sums, piece, step, x_of);
+                if (step < end) multiply_steps<1, TILES>(sums, piece, step, x_of);
             /* Without this fence the copy engine may overwrite what has yet to be read. */
             fence_async_proxy();
             __syncwarp();
@@ -530,6 +547,11 @@ static __device__ __forceinline__ struct stream_rows find_among_few(const struct
     const uint32_t lane = threadIdx.x % 32, n_pairs = o.n_rows * o.n_used,
                    expert = lane < n_pairs ? o.experts[lane] : UINT32_MAX;
     uint32_t n_less = 0, n_before = 0, n_slots = 0;
+    if (o.n_rows == 1) { /* any order will do for pairs of different experts: that of the ranks */
+        *place = lane;
+        *is_own = lane == slot;
+        return {__shfl_sync(0xffffffffu, expert, slot), slot, 1};
+    }
     for (uint32_t i = 0; i < n_pairs; i++) {
         const uint32_t other = __shfl_sync(0xffffffffu, expert, i);
         n_less += other < expert;
@@ -655,8 +677,10 @@ static __global__ void __launch_bounds__(MAX_THREADS, 1)
         __syncthreads();
         load_x<F>(p, cut, memory, w.n_rows);
         __syncthreads();
-        if constexpr (F::HAS_OFFSET)
+        if constexpr (F::HAS_OFFSET) {
             for (uint32_t t = 0; t * STREAM_X_TILE < w.n_rows; t++) w.sum_x(t);
+            __syncthreads();
+        }
         if (NT == 2 && w.n_rows > STREAM_X_TILE) run_strips<NT>(w);
         else run_strips<1>(w);
     }

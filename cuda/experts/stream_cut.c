@@ -8,14 +8,18 @@
 
 enum {
     BARRIERS_BYTES = 2048, /* barriers, and the rows of the block's pairs */
-    GOOD_SHARE = 6,        /* steps */
-    PACKED_STEPS = 8,      /* of a piece */
+    GOOD_SHARE = 23,       /* half steps */
+    PACKED_STEPS = 8,      /* of a piece, at most */
     PLAIN_STEPS = 4,
+    LEAST_STEPS = 2,
+    MOST_AT_ONCE = 4, /* blocks on a multiprocessor */
     FLOAT4_BYTES = 16,
     LANES = 32,
     STRIP_STEP_BYTES = 512, /* of packed elements */
     ROW_GAP = 16,           /* bytes between rows in shared memory */
-    START_BYTES = 24 << 10  /* what a multiprocessor could read while a block starts */
+    START_BYTES = 48 << 10, /* what a multiprocessor could read while a block starts */
+    GOOD_WARPS = 12,        /* of a multiprocessor */
+    GOOD_BYTES = 64 << 10   /* that are on their way to it */
 };
 
 static bool is_plain(const struct expert_product *p) {
@@ -74,9 +78,10 @@ static void cut_columns(const struct expert_product *p, struct stream_cut *cut) 
     const struct weight_format *f = &p->stacks[0].format;
     cut->n_steps = p->n_in / step_columns(p);
     cut->k_warps = 1;
-    while (cut->k_warps < STREAM_MAX_K_WARPS && cut->k_warps * GOOD_SHARE < cut->n_steps)
+    while (cut->k_warps < STREAM_MAX_K_WARPS && cut->k_warps * GOOD_SHARE < 2 * cut->n_steps)
         cut->k_warps *= 2;
-    cut->share_steps = (uint32_t)div_up(cut->n_steps, cut->k_warps);
+    /* Whole pairs of steps, which may have a scale in common. */
+    cut->share_steps = (uint32_t)round_up(div_up(cut->n_steps, cut->k_warps), 2);
     cut->n_strips = (uint32_t)div_up(p->n_out, STREAM_STRIP);
     if (!f->block_cols) return;
     cut->n_groups = (uint32_t)div_up(p->n_in, f->block_cols);
@@ -88,11 +93,10 @@ static uint32_t aligned(uint32_t at) {
     return (at + 127) / 128 * 128;
 }
 
-/* Sets what a piece takes. */
-static void lay_out_slot(const struct expert_product *p, struct stream_cut *cut) {
+/* Sets what a piece of so many steps takes. */
+static void lay_out_slot(const struct expert_product *p, uint32_t steps, struct stream_cut *cut) {
     const struct weight_format *f = &p->stacks[0].format;
-    const uint32_t steps = min_u32(is_plain(p) ? PLAIN_STEPS : PACKED_STEPS, cut->share_steps),
-                   columns = steps * step_columns(p);
+    const uint32_t columns = steps * step_columns(p);
     uint32_t bytes =
         is_plain(p) ? STREAM_STRIP * (columns * 2 + ROW_GAP) : steps * STRIP_STEP_BYTES;
     cut->scales_at = cut->mins_at = bytes;
@@ -108,14 +112,14 @@ static void lay_out_slot(const struct expert_product *p, struct stream_cut *cut)
     cut->slot_bytes = aligned((1 + p->gated) * bytes);
 }
 
-/* Lays shared memory out for blocks of so many warps.  Returns false if not even two slots fit. */
+/* Lays shared memory out for blocks of so many warps, with the largest pieces of which each warp
+ * has two slots.  Returns false if there are none. */
 static bool lay_out(const struct expert_product *p, uint32_t n_warps, uint32_t max_bytes,
                     struct stream_cut *cut) {
     const struct weight_format *f = &p->stacks[0].format;
-    const uint32_t n_stacks = 1 + p->gated, all_rows = cut->x_tiles * STREAM_X_TILE;
+    const uint32_t n_stacks = 1 + p->gated, all_rows = cut->x_tiles * STREAM_X_TILE,
+                   most = min_u32(is_plain(p) ? PLAIN_STEPS : PACKED_STEPS, cut->share_steps);
     uint32_t at = BARRIERS_BYTES;
-    n_warps = cut->k_warps * min_u32(n_warps / cut->k_warps, STREAM_MAX_O_WARPS);
-    cut->o_warps = n_warps / cut->k_warps;
     cut->row_blocks = 0;
     if (cut->block_rows)
         cut->row_blocks = (uint32_t)div_up(cut->n_strips * STREAM_STRIP, cut->block_rows);
@@ -128,10 +132,14 @@ static bool lay_out(const struct expert_product *p, uint32_t n_warps, uint32_t m
     at += n_stacks * cut->row_blocks * cut->n_groups * 4;
     cut->x_at = at = aligned(at);
     cut->slots_at = at = aligned(at + cut->rows * cut->x_pitch);
-    if (at >= max_bytes) return false;
-    cut->n_slots = min_u32((max_bytes - at) / (n_warps * cut->slot_bytes), STREAM_MAX_SLOTS);
-    cut->total = at + cut->n_slots * n_warps * cut->slot_bytes;
-    return cut->n_slots >= 2;
+    const uint32_t least = is_plain(p) ? most : LEAST_STEPS;
+    for (uint32_t steps = most; steps >= least && at < max_bytes; steps -= 2) {
+        lay_out_slot(p, steps, cut);
+        cut->n_slots = min_u32((max_bytes - at) / (n_warps * cut->slot_bytes), STREAM_MAX_SLOTS);
+        cut->total = at + cut->n_slots * n_warps * cut->slot_bytes;
+        if (cut->n_slots >= 2) return true;
+    }
+    return false;
 }
 
 /* Returns how many experts have rows, if rows choose at random. */
@@ -146,55 +154,79 @@ static double strip_bytes(const struct expert_product *p) {
            (double)element_bytes(p->stacks[0].format.element, p->n_in);
 }
 
-/* Chooses how many strips a block has, so that multiprocessors have about as many. */
-static void deal_strips(const struct expert_product *p, const struct stream_device *device,
-                        struct stream_cut *cut) {
+/* Returns what a product costs that is cut so: about the bytes that the multiprocessor with most
+ * blocks could read meanwhile. */
+static double cost_of(const struct expert_product *p, const struct stream_device *device,
+                      const struct stream_cut *cut) {
+    const uint32_t n_warps = cut->k_warps * cut->o_warps;
+    const double each = ceil(n_active(&p->order) * cut->n_blocks / device->n_multiprocessors),
+                 at_once = fmin(each, cut->blocks_at_once), n_here = at_once * n_warps,
+                 on_the_way = n_here * cut->n_slots * cut->slot_bytes,
+                 x_bytes = (double)cut->rows * cut->x_pitch / 4,
+                 bytes = each * (cut->block_strips * cut->o_warps * strip_bytes(p) + x_bytes);
+    return bytes * fmax(1, fmax(GOOD_WARPS / n_here, GOOD_BYTES / on_the_way)) +
+           ceil(each / at_once) * START_BYTES;
+}
+
+/* Chooses how many strips blocks of so many warps have. */
+static double deal_strips(const struct expert_product *p, const struct stream_device *device,
+                          struct stream_cut *cut) {
     const uint32_t most = (uint32_t)div_up(cut->n_strips, cut->o_warps);
-    const double bytes = strip_bytes(p) * cut->o_warps, experts = n_active(&p->order);
-    double best = INFINITY;
-    for (uint32_t strips = 1; strips <= most; strips++) {
-        const uint32_t n_blocks = (uint32_t)div_up(most, strips);
-        if (n_blocks > 1 && div_up(most, n_blocks) < strips) continue; /* the same with fewer */
-        const double each = ceil(experts * n_blocks / device->n_multiprocessors),
-                     cost = each * strips * bytes + ceil(each / cut->blocks_at_once) * START_BYTES;
-        if (cost >= best) continue;
-        best = cost;
-        cut->block_strips = strips;
-        cut->n_blocks = n_blocks;
+    struct stream_cut best = *cut;
+    double least = INFINITY;
+    for (cut->block_strips = 1; cut->block_strips <= most; cut->block_strips++) {
+        cut->n_blocks = (uint32_t)div_up(most, cut->block_strips);
+        const double cost = cost_of(p, device, cut);
+        if (cost >= least) continue;
+        least = cost;
+        best = *cut;
     }
+    *cut = best;
+    return least;
 }
 
-/* Says whether blocks of so many warps have enough on their way. */
-static bool has_enough_slots(const struct stream_cut *cut, uint32_t n_warps) {
-    enum { ENOUGH_BYTES = 32 << 10 };
-    return cut->n_slots * n_warps * cut->slot_bytes >= ENOUGH_BYTES ||
-           cut->n_slots == STREAM_MAX_SLOTS;
+/* Lays out blocks of some warps, as many on a multiprocessor as fit.  Returns what they cost;
+ * infinity: they do not fit. */
+static double cut_blocks(const struct expert_product *p, const struct stream_device *device,
+                         uint32_t o_warps, struct stream_cut *cut) {
+    enum { RESERVED_BYTES = 1024 };
+    const uint32_t n_warps = cut->k_warps * o_warps;
+    cut->o_warps = o_warps;
+    for (uint32_t n = min_u32(STREAM_MAX_WARPS / n_warps, MOST_AT_ONCE); n > 0; n--) {
+        cut->blocks_at_once = n;
+        if (lay_out(p, n_warps, (device->max_bytes + RESERVED_BYTES) / n - RESERVED_BYTES, cut))
+            return deal_strips(p, device, cut);
+    }
+    return INFINITY;
 }
 
-/* Lays out blocks for chunks of so many rows: two on a multiprocessor, or one. */
+/* Cuts a product for chunks of so many rows.  Returns false if x is too large. */
 static bool cut_rows(const struct expert_product *p, const struct stream_device *device,
                      uint32_t rows, struct stream_cut *cut) {
-    enum { RESERVED_BYTES = 1024, FEW_WARPS = STREAM_MAX_WARPS / 2 };
+    /* The next kernel's blocks find room beside small blocks. */
+    const double SMALL_GAIN = 0.04;
+    struct stream_cut best = *cut;
+    double least = INFINITY;
     cut->rows = rows;
     cut->x_tiles = (uint32_t)div_up(rows, STREAM_X_TILE);
-    cut->blocks_at_once = 2;
-    if (lay_out(p, FEW_WARPS, device->max_bytes / 2 - RESERVED_BYTES, cut) &&
-        has_enough_slots(cut, FEW_WARPS))
-        return true;
-    cut->blocks_at_once = 1;
-    return lay_out(p, STREAM_MAX_WARPS, device->max_bytes, cut) ||
-           lay_out(p, FEW_WARPS, device->max_bytes, cut);
+    for (uint32_t o = 1; o <= STREAM_MAX_O_WARPS && o * cut->k_warps <= STREAM_MAX_WARPS; o++) {
+        const double cost = cut_blocks(p, device, o, cut);
+        if (cost >= least * (1 - SMALL_GAIN)) continue;
+        least = cost;
+        best = *cut;
+    }
+    *cut = best;
+    return least < INFINITY;
 }
 
 bool stream_make_cut(const struct expert_product *p, const struct stream_device *device,
                      struct stream_cut *cut) {
-    /* More than 8 rows of an expert are rare if it has 4.5 on average. */
-    const bool many = 2 * expert_n_pairs(&p->order) > 9 * n_active(&p->order);
+    /* With 2 rows on average, hardly any expert has more than 8.  One that has takes twice as long,
+     * and all others wait for it. */
+    const bool many = expert_n_pairs(&p->order) > 2 * n_active(&p->order);
     uint32_t rows = min_u32(p->order.n_rows, STREAM_X_TILE * (many ? STREAM_MAX_TILES : 1));
     *cut = (struct stream_cut){0};
     cut_columns(p, cut);
-    lay_out_slot(p, cut);
     while (rows > 0 && !cut_rows(p, device, rows, cut)) rows /= 2;
-    if (rows > 0) deal_strips(p, device, cut);
     return rows > 0;
 }
