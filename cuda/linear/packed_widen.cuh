@@ -222,6 +222,7 @@ template <class Elements_, class Scale_, int PER_, bool HAS_MIN_ = false> struct
     typedef Scale_ Scale;
     static constexpr int PER = PER_, VECTORS = Elements::BITS / 4; /* of a lane, in 64 columns */
     static constexpr bool HAS_MIN = HAS_MIN_, IS_WHOLE = Scale::BYTES == 0;
+    static constexpr float SUM_SCALE = (float)(1 << POWER);
     typedef std::conditional_t<
         HAS_MIN, factor_and_min<Elements>,
         std::conditional_t<Scale::IS_BF16, factor_bf16<Elements>, factor_sum<Elements>>>
