@@ -4,6 +4,7 @@
  *   experts.c   the operations route and run; the list of kernels
  *   route.cu    which experts a row uses, and their shares
  *   sort.cu     puts the pairs of a row and a rank in the order of their experts
+ *   grouped.*   products of many rows on Hopper
  *   any.cu      products of any format and any number of rows: the reference
  *   combine.cu  adds up what a row's experts give
  *
@@ -96,8 +97,8 @@ struct expert_kernel {
     bool writes_f32;   /* it writes y in f32 where it is not gated; else bf16 */
 };
 
-/* The list, in the order of preference; the last one takes everything.  most_rows does not count if
- * sums must not depend on other rows: then one kernel computes any number of rows. */
+/* The list, in the order of preference; the last one takes everything.  If sums must not depend on
+ * other rows, kernels with most_rows are left out: then one kernel computes any number of rows. */
 extern const struct expert_kernel expert_kernels[];
 
 #ifdef __cplusplus

@@ -8,6 +8,7 @@
 #include "engine/device/experts.h"
 
 #include "cuda/experts/expert_kernels.h"
+#include "cuda/experts/grouped_cut.h"
 #include "cuda/experts/stream_cut.h"
 #include "cuda/host/internal.h"
 #include "engine/base/error.h"
@@ -29,19 +30,24 @@ static bool stream_fits(const struct cuda_backend *cuda, const struct expert_pro
            stream_make_cut(p, &cuda->expert_stream, &cut);
 }
 
-expert_launch launch_experts_any, launch_experts_stream;
+static bool grouped_fits(const struct cuda_backend *cuda, const struct expert_product *p) {
+    uint32_t format;
+    return cuda->products.packed_wide.n_clusters[1] > 0 && grouped_takes(p, &format);
+}
+
+expert_launch launch_experts_any, launch_experts_grouped, launch_experts_stream;
 
 const struct expert_kernel expert_kernels[] = {
     {"stream", stream_fits, launch_experts_stream, STREAM_MAX_ROWS, STREAM_FIND_PAIRS, true, true},
+    {"grouped", grouped_fits, launch_experts_grouped, 0, 0, true, false},
     {"stream", stream_fits, launch_experts_stream, 0, STREAM_FIND_PAIRS, true, true},
     {"any", takes_all, launch_experts_any, 0, 0, true, true}};
 
 static const struct expert_kernel *choose_kernel(const struct cuda_backend *cuda,
                                                  const struct expert_product *p) {
     const struct expert_kernel *k = expert_kernels;
-    const uint32_t n_rows = cuda->batch_invariant ? 0 : p->order.n_rows;
-    while ((k->most_rows && n_rows > k->most_rows) || (cuda->batch_invariant && !k->is_invariant) ||
-           !k->fits(cuda, p))
+    while ((k->most_rows && (cuda->batch_invariant || p->order.n_rows > k->most_rows)) ||
+           (cuda->batch_invariant && !k->is_invariant) || !k->fits(cuda, p))
         k++;
     return k;
 }
