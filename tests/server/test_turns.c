@@ -10,6 +10,7 @@
 #include "engine/template/template.h"
 #include "server/api/conversation/call_ids.h"
 #include "server/api/conversation/request.h"
+#include "server/api/conversation/turns.h"
 #include "server/settings/chat_template.h"
 #include "server/settings/template_probe.h"
 #include "tests/server/api_rig.h"
@@ -252,6 +253,29 @@ TEST_WITH(ids_fit, rig_set_up, tear_down) {
     call_id_make(ids[3], "id", 6, 0, 0); /* the next turn, under the same id */
     for (int i = 0; i < 4; i++)
         for (int j = 0; j < i; j++) assert_string_not_equal(ids[i], ids[j]);
+}
+
+/* A body may hold thousands of messages that become one.  Copying what is there for each more of
+ * them would take minutes here. */
+TEST(thousands_of_turns_are_joined_at_once) {
+    enum { N = 8000, LENGTH = 2000 };
+    const struct turn_rules rules = {.joined = true, .short_ids = true};
+    json_t *messages = json_array();
+    char said[LENGTH + 1];
+    memset(said, 'a', LENGTH);
+    said[LENGTH] = 0;
+    for (int i = 0; i < N; i++)
+        json_array_append_new(
+            messages, json_pack("{s:s, s:s, s:[{s:s}]}", "role", "assistant", "content", said,
+                                "tool_calls", "id", "abcDEF123"));
+    json_t *made = turns_make(messages, &rules), *message = json_array_get(made, 0);
+    assert_int_equal(json_array_size(made), 1);
+    assert_int_equal(json_string_length(json_object_get(message, "content")), N * (LENGTH + 2) - 2);
+    assert_int_equal(json_array_size(json_object_get(message, "tool_calls")), N);
+    assert_int_equal(json_array_size(json_object_get(json_array_get(messages, 0), "tool_calls")),
+                     1);
+    json_decref(made);
+    json_decref(messages);
 }
 
 /* The prompt of each turn begins with that of the turn before, but for its last message, which the

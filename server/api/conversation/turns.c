@@ -23,12 +23,25 @@ const struct turn_rules turn_attempts[TURN_ATTEMPTS] = {
      .tools_last = true},
 };
 
+/* The members of a message that are joined with the same ones of the next. */
+static const char *const text_names[] = {"content", "reasoning_content", "reasoning", "thinking"};
+enum { N_TEXTS = sizeof(text_names) / sizeof(*text_names) };
+
+/* Texts of messages that become one.  They are gathered here and set once, because a client may
+ * send thousands of them. */
+struct gathered {
+    struct buffer text;
+    bool is_there; /* it may say nothing */
+};
+
 /* The state of a walk over the messages. */
 struct walk {
     json_t *made;
     const struct turn_rules *rules;
-    json_t *system; /* what the messages in front say, until it stands somewhere; NULL: nothing */
-    bool failed;    /* there was no memory */
+    struct gathered system;         /* what the messages in front say, until it stands somewhere */
+    struct gathered texts[N_TEXTS]; /* what the last message of `made` will say */
+    bool owns_calls;                /* the list of its calls is no message's that was given */
+    bool failed;                    /* there was no memory */
 };
 
 static const char *role_of(const json_t *message) {
@@ -44,17 +57,28 @@ static bool instructs(const json_t *message) {
     return is_role(message, "system") || is_role(message, "developer");
 }
 
+static void gather(struct gathered *to, const json_t *text) {
+    const size_t length = json_string_length(text);
+    to->is_there = true;
+    if (length > 0 && to->text.length > 0) buffer_puts(&to->text, "\n\n");
+    buffer_append(&to->text, json_string_value(text), length);
+}
+
+/* Takes what was gathered.  Returns NULL if there is no memory. */
+static json_t *take_gathered(struct gathered *from) {
+    const struct buffer *text = &from->text;
+    json_t *made = text->failed ? NULL : json_stringn(text->data ? text->data : "", text->length);
+    buffer_fini(&from->text);
+    *from = (struct gathered){0};
+    return made;
+}
+
 /* Makes a text of two, of which either may say nothing. */
 static json_t *join(const json_t *a, const json_t *b) {
-    struct buffer text = {0};
-    if (json_string_length(a) == 0 && json_is_string(b)) return json_incref((json_t *)b);
-    if (json_string_length(b) == 0 && json_is_string(a)) return json_incref((json_t *)a);
-    buffer_append(&text, json_string_value(a), json_string_length(a));
-    if (text.length > 0) buffer_puts(&text, "\n\n");
-    buffer_append(&text, json_string_value(b), json_string_length(b));
-    json_t *made = text.failed ? NULL : json_stringn(text.data ? text.data : "", text.length);
-    buffer_fini(&text);
-    return made;
+    struct gathered both = {0};
+    gather(&both, a);
+    gather(&both, b);
+    return take_gathered(&both);
 }
 
 /* ---- ids ---- */
@@ -183,44 +207,53 @@ struct turn_rules turns_whole(const json_t *messages, bool drops_systems, bool d
 
 /* ---- turns ---- */
 
+/* Lets the last message say what was gathered for it. */
+static void settle(struct walk *w) {
+    json_t *last = json_array_get(w->made, json_array_size(w->made) - 1);
+    for (size_t i = 0; i < N_TEXTS; i++)
+        if (w->texts[i].is_there)
+            w->failed |= json_object_set_new(last, text_names[i], take_gathered(&w->texts[i])) < 0;
+    w->owns_calls = false;
+}
+
 static void append(struct walk *w, json_t *message) {
+    settle(w);
     w->failed |= !message || json_array_append_new(w->made, message) < 0;
 }
 
 /* Puts what the messages in front say before the first turn, in it or as a message of its own. */
 static void place_system(struct walk *w, json_t *first) {
-    json_t *system = w->system;
-    if (!system) return;
-    w->system = NULL;
+    if (!w->system.is_there) return;
     if (!w->rules->no_system) {
-        append(w, json_pack("{s:s, s:O}", "role", "system", "content", system));
+        append(w, json_pack("{s:s, s:o}", "role", "system", "content", take_gathered(&w->system)));
     } else if (is_role(first, "user")) {
-        w->failed |= json_object_set_new(first, "content",
-                                         join(system, json_object_get(first, "content"))) < 0;
+        gather(&w->system, json_object_get(first, "content"));
+        w->failed |= json_object_set_new(first, "content", take_gathered(&w->system)) < 0;
     } else {
-        append(w, json_pack("{s:s, s:O}", "role", "user", "content", system));
+        append(w, json_pack("{s:s, s:o}", "role", "user", "content", take_gathered(&w->system)));
     }
-    json_decref(system);
 }
 
-/* Appends the calls of a message to those of another. */
-static void join_calls(struct walk *w, json_t *to, const json_t *from) {
-    const json_t *more = json_object_get(from, "tool_calls"),
-                 *before = json_object_get(to, "tool_calls");
+/* Appends the calls of a message to those of the last one. */
+static void join_calls(struct walk *w, json_t *last, const json_t *message) {
+    const json_t *more = json_object_get(message, "tool_calls");
     if (!more) return;
-    json_t *calls = json_array();
-    w->failed |= !calls || (before && json_array_extend(calls, (json_t *)before) < 0) ||
-                 json_array_extend(calls, (json_t *)more) < 0 ||
-                 json_object_set(to, "tool_calls", calls) < 0;
-    json_decref(calls);
+    if (!w->owns_calls) {
+        json_t *before = json_object_get(last, "tool_calls"),
+               *calls = before ? json_copy(before) : json_array();
+        w->failed |= json_object_set_new(last, "tool_calls", calls) < 0;
+        w->owns_calls = true;
+    }
+    w->failed |= json_array_extend(json_object_get(last, "tool_calls"), (json_t *)more) < 0;
 }
 
 /* Joins a message to the last one, a copy. */
 static void join_turns(struct walk *w, json_t *last, const json_t *message) {
-    static const char *const texts[] = {"content", "reasoning_content", "reasoning", "thinking"};
-    for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
-        const json_t *a = json_object_get(last, texts[i]), *b = json_object_get(message, texts[i]);
-        if (b) w->failed |= json_object_set_new(last, texts[i], join(a, b)) < 0;
+    for (size_t i = 0; i < N_TEXTS; i++) {
+        const json_t *more = json_object_get(message, text_names[i]);
+        if (!more) continue;
+        if (!w->texts[i].is_there) gather(&w->texts[i], json_object_get(last, text_names[i]));
+        gather(&w->texts[i], more);
     }
     join_calls(w, last, message);
 }
@@ -237,10 +270,7 @@ static bool joins(const struct walk *w, const json_t *last, const json_t *messag
 static void take(struct walk *w, json_t *message) {
     json_t *last = json_array_get(w->made, json_array_size(w->made) - 1);
     if (instructs(message) && json_array_size(w->made) == 0) {
-        json_t *system = join(w->system, json_object_get(message, "content"));
-        w->failed |= !system;
-        json_decref(w->system);
-        w->system = system;
+        gather(&w->system, json_object_get(message, "content"));
         json_decref(message);
         return;
     }
@@ -269,6 +299,7 @@ static void take_all(struct walk *w, const json_t *messages) {
         else append(w, message);
     }
     if (!w->failed) place_system(w, NULL);
+    settle(w);
 }
 
 json_t *turns_make(const json_t *messages, const struct turn_rules *rules) {
@@ -278,7 +309,7 @@ json_t *turns_make(const json_t *messages, const struct turn_rules *rules) {
     w.failed = !w.made || parts.failed || (rules->one_call && !parts.made);
     take_all(&w, parts.made ? parts.made : messages);
     json_decref(parts.made);
-    json_decref(w.system);
+    buffer_fini(&w.system.text);
     if (!w.failed) return w.made;
     json_decref(w.made);
     return NULL;
