@@ -12,7 +12,8 @@
  *   time.  A thread for each token then adds them up, or keeps them
  *
  * Sums are added up row by row in the order of the text.  So their bits do not depend on how a
- * prompt was cut into steps.
+ * prompt was cut into steps of whole pages.  Attention's log-sum-exp, which they come from, may
+ * differ in its last bit for other cuts.
  *
  * Grid:   (tokens, sequences).  Bound: tensor cores, half of what the layer's attention does.
  * Oracle: engine/cpu/.  token_scores_simple_kernel takes the shapes that token_scores_kernel

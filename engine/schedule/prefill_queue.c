@@ -166,7 +166,7 @@ bool prefill_queue_begin(struct prefill_queue *p, struct sequence *seq) {
     p->n_owners++;
     step_time_begin_prompt(&p->step_time);
     seq->was_sparse = is_sparse;
-    if (is_sparse) seq->n_together = seq->prefill.n_together;
+    seq->n_together = is_sparse ? seq->prefill.n_together : kv_plan_together(&seq->kv.plan);
     seq->slice = (struct layer_slice){
         .n_prompt_rows = seq->prefill.n_together - seq->kv.n_tokens,
         .leaves_last = seq->prompt_event || seq->prefill.n_together == seq->n_prompt};

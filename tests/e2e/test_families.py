@@ -19,7 +19,7 @@ from composition import assert_table, text_of
 from oracle_model import Model
 from precision import (EXACT, KEPT, N_TOP, PRECISE, check_chosen, check_errors, row_error,
                        values_of)
-from server import DEVICE, ROOT, Server
+from server import ROOT, Server
 
 DATA = ROOT / "tests/model/data"
 FAMILIES = {"llama": "gqa-f32-sharded", "mistral": "mistral-gqa-bf16-head128-window",
@@ -40,10 +40,7 @@ LONG = {"olmo2": "olmo2-gqa-bf16-head16", "seed_oss": "seed_oss-gqa-bf16-head32"
         "cohere": "cohere-gqa-bf16-head16", "qwen3_moe": "qwen3moe-gqa-bf16-head64",
         "mixtral": "mixtral-gqa-bf16-head32-window", "cohere2_moe": "cohere2moe-gqa-bf16-head32-average"}
 CHECKPOINTS = {**FAMILIES, **NEWER, **(LONG if os.environ.get("QUIRE_TEST_LONG") else {})}
-EXPERTS = ("gpt_oss", "glm4_moe", "qwen3_moe", "mixtral", "cohere2_moe")
-ONLY_CPU = EXPERTS
-every_family = pytest.mark.parametrize(
-    "family", [name for name in CHECKPOINTS if DEVICE == "cpu" or name not in ONLY_CPU])
+every_family = pytest.mark.parametrize("family", CHECKPOINTS)
 ALL_WINDOWS = ("mistral", "mixtral")
 WINDOWS = {"mistral": 101, "some_windows": 64, "gemma2": 50, "gemma3": 50, "mixtral": 50,
            "gpt_oss": 40}
