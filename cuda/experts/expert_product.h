@@ -97,10 +97,6 @@ struct expert_kernel {
     bool writes_f32;   /* it writes y in f32 where it is not gated; else bf16 */
 };
 
-/* The list, in the order of preference; the last one takes everything.  If sums must not depend on
- * other rows, kernels with most_rows are left out: then one kernel computes any number of rows. */
-extern const struct expert_kernel expert_kernels[];
-
 #ifdef __cplusplus
 }
 #endif

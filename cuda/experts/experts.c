@@ -37,7 +37,9 @@ static bool grouped_fits(const struct cuda_backend *cuda, const struct expert_pr
 
 expert_launch launch_experts_any, launch_experts_grouped, launch_experts_stream;
 
-const struct expert_kernel expert_kernels[] = {
+/* In the order of preference; the last one takes everything.  If sums must not depend on other
+ * rows, kernels with most_rows are left out: then one kernel computes any number of rows. */
+static const struct expert_kernel expert_kernels[] = {
     {"stream", stream_fits, launch_experts_stream, STREAM_MAX_ROWS, STREAM_FIND_PAIRS, true, true},
     {"grouped", grouped_fits, launch_experts_grouped, 0, 0, true, false},
     {"stream", stream_fits, launch_experts_stream, 0, STREAM_FIND_PAIRS, true, true},

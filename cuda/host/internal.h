@@ -334,7 +334,6 @@ void graph_note_prompts(struct cuda_backend *cuda, const struct attn_args *args)
 
 /* Packs the present step and sends it to the device. */
 int step_send(struct cuda_backend *cuda, struct error *err);
-bool step_has_budgets(const struct step *step);
 
 int rotary_open(struct cuda_backend *cuda, struct error *err);
 void rotary_close(struct cuda_backend *cuda);

@@ -41,6 +41,12 @@ static size_t count_pages(const struct step *step, uint32_t seq, uint32_t layer)
     return kv_n_pages(step->seqs[seq].layers[layer].n_slots);
 }
 
+static bool has_budgets(const struct step *step) {
+    for (uint32_t i = 0; i < step->n_seqs; i++)
+        if (step->seqs[i].budget) return true;
+    return false;
+}
+
 static struct step_shape shape_of(const struct step *step, const struct select_shape *select) {
     struct step_shape shape = {
         .n_rows = step->n_rows, .n_seqs = step->n_seqs, .n_layers = step->n_layers};
@@ -50,7 +56,7 @@ static struct step_shape shape_of(const struct step *step, const struct select_s
         for (uint32_t i = 0; i < step->n_seqs; i++) n += count_pages(step, i, l);
         if (n > shape.layer_pages) shape.layer_pages = n;
     }
-    shape.has_budgets = step_has_budgets(step);
+    shape.has_budgets = has_budgets(step);
     shape.select_words = select_pack_words(step, select);
     return shape;
 }
@@ -186,12 +192,6 @@ static void pack_headers(struct cuda_backend *cuda, const struct device_step *st
     headers[1].table = cuda->prompt_copies.numbers;
     headers[1].layer_pages = 0;
     memcpy(cuda->step_block.host, headers, sizeof(headers));
-}
-
-bool step_has_budgets(const struct step *step) {
-    for (uint32_t i = 0; i < step->n_seqs; i++)
-        if (step->seqs[i].budget) return true;
-    return false;
 }
 
 int step_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err) {
