@@ -463,7 +463,7 @@ TEXT = (MODEL / "eval" / "held_out.txt").read_text(encoding="utf-8")[:2400]
 def test_retained_attention_falls_when_more_is_lost(trained, policy):
     """With every token that is generated, but for what the text itself moves; and with a smaller
     budget.  A trained model's attention: that of random weights does not fade."""
-    asked = [(50, 256), (500, 256), (100, 64), (100, 128), (100, 256), (100, 512)]
+    asked = [(50, 256), (800, 256), (100, 64), (100, 128), (100, 256), (100, 512)]
     with concurrent.futures.ThreadPoolExecutor(len(asked)) as pool:
         few, many, *by_budget = pool.map(lambda one: retained(trained, *one, **policy), asked)
     assert 0.1 < many < few - 0.02 < 0.95

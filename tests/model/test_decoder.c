@@ -438,9 +438,12 @@ static void check_sparse_layer_by_layer(struct fixture *f) {
     }
     r->sparse = NULL;
     assert_memory_equal(got, want, f->n_vocab * sizeof(*got));
-    /* Something was left out, unless every layer has a window. */
+    /* Something was left out, unless every layer has a window.  Nothing reads what a prompt's rows
+     * see in the last one. */
+    struct model_config others = r->model->config;
+    others.n_layers--;
     assert_true((memcmp(got, exact, f->n_vocab * sizeof(*got)) != 0) ==
-                model_has_full_attention(&r->model->config));
+                model_has_full_attention(&others));
     free(patterns);
     free(exact);
     free(want);
