@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "engine/base/count.h"
 #include "server/api/conversation/call_ids.h"
 #include "server/json/buffer.h"
 
@@ -23,9 +24,10 @@ const struct turn_rules turn_attempts[TURN_ATTEMPTS] = {
      .tools_last = true},
 };
 
-/* The members of a message that are joined with the same ones of the next. */
+/* The members of a message that are joined with the same ones of the next.  The first is what it
+ * says, the others are names of what it thinks. */
 static const char *const text_names[] = {"content", "reasoning_content", "reasoning", "thinking"};
-enum { N_TEXTS = sizeof(text_names) / sizeof(*text_names) };
+enum { N_TEXTS = COUNT(text_names) };
 
 /* Texts of messages that become one.  They are gathered here and set once, because a client may
  * send thousands of them. */
@@ -113,16 +115,15 @@ static void shorten_calls(struct walk *w, json_t *message) {
 
 /* Makes what a message with calls thinks and says its thought. */
 static void join_texts(struct walk *w, json_t *message) {
-    static const char *const names[] = {"reasoning_content", "reasoning", "thinking"};
-    const json_t *thought = json_object_get(message, names[0]),
-                 *said = json_object_get(message, "content");
+    const json_t *said = json_object_get(message, text_names[0]),
+                 *thought = json_object_get(message, text_names[1]);
     if (!json_object_get(message, "tool_calls") || json_string_length(thought) == 0 ||
         json_string_length(said) == 0)
         return;
     json_t *both = join(thought, said);
-    w->failed |= !both || json_object_set_new(message, "content", json_string("")) < 0;
-    for (size_t i = 0; i < 3 && !w->failed; i++)
-        w->failed |= json_object_set(message, names[i], both) < 0;
+    w->failed |= !both || json_object_set_new(message, text_names[0], json_string("")) < 0;
+    for (size_t i = 1; i < N_TEXTS && !w->failed; i++)
+        w->failed |= json_object_set(message, text_names[i], both) < 0;
     json_decref(both);
 }
 
