@@ -197,8 +197,10 @@ static int read_guess_layers(const struct config_reader *r, struct model_config 
     return rc;
 }
 
-/* Reads how the router makes shares, and how they go with the shared expert's. */
-static int read_cohere_route(const struct config_reader *r, struct routing *routing) {
+/* Reads how the router makes shares, and how they go with the shared expert's: added to them, or
+ * all halved. */
+static int read_cohere_route(const struct config_reader *r, struct model_config *c) {
+    struct routing *routing = &c->routing;
     const json_t *select = config_get(r->root, "expert_selection_fn"),
                  *combine = config_get(r->root, "shared_expert_combination_strategy");
     const char *selects = select ? json_string_value(select) : "softmax",
@@ -211,37 +213,24 @@ static int read_cohere_route(const struct config_reader *r, struct routing *rout
     if (!average && (!combines || strcmp(combines, "sum") != 0))
         return config_refuse(r, ERR_UNSUPPORTED, "shared_expert_combination_strategy",
                              "is not average or sum");
+    if (average && c->layers[c->n_layers - 1].shared_dim > 0)
+        routing->factor = routing->shared = 0.5F;
     /* The sigmoid keeps the order of the logits. */
     routing->kind = sigmoid ? ROUTE_SIGMOID : ROUTE_SOFTMAX_CHOSEN;
     routing->normalises = sigmoid;
     return sigmoid ? config_read_bool(r, r->root, "norm_topk_prob", &routing->normalises) : 0;
 }
 
-/* Halves the shares of the experts and of the shared one, unless the config says to add them. */
-static void average_shared(const struct config_reader *r, struct model_config *c) {
-    const char *combines =
-        json_string_value(config_get(r->root, "shared_expert_combination_strategy"));
-    const bool has_shared = c->layers[c->n_layers - 1].shared_dim > 0;
-    if (!has_shared || (combines && strcmp(combines, "sum") == 0)) return;
-    c->routing.factor = c->routing.shared = 0.5F;
-}
-
 int family_read_cohere2_moe(const struct config_reader *r, struct model_config *c) {
     const bool is_rms = config_get(r->root, "rms_norm_eps") != NULL;
-    double period = 1, eps = 1e-5;
+    double eps = 1e-5;
     int rc = family_read_cohere(r, c);
-    if (!rc) rc = read_cohere_route(r, &c->routing);
+    if (!rc) rc = read_cohere_route(r, c);
     if (!rc) rc = read_guess_layers(r, c);
     if (!rc) rc = config_read_number(r, r->root, "layer_norm_eps", 1e-12, 1.0, &eps);
-    if (!rc)
-        rc =
-            config_read_number(r, r->root, "prefix_dense_sliding_window_pattern", 1, 1024, &period);
     if (rc) return rc;
-    average_shared(r, c);
     c->layer_norm = !is_rms;
     if (!is_rms) c->norm_eps = (float)eps;
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        c->layers[i].rotates = c->layers[i].n_experts == 0 && period == 1;
     return 0;
 }
 

@@ -57,13 +57,18 @@ static bool has_usual_window(const struct periods *p, uint32_t layer) {
     return layer >= p->first && (p->period == 0 || (layer - p->n_dense + 1) % p->period != 0);
 }
 
-/* Reads the period of the dense layers in front of those with experts. */
+/* Reads the period of the dense layers in front of those with experts.  If it is 1 dense layers
+ * rotate. */
 static int read_dense_period(const struct config_reader *r, const struct model_family *family,
-                             const struct model_config *c, struct periods *p) {
+                             struct model_config *c, struct periods *p) {
     p->dense = 1;
     if (!family->dense_window_period) return 0;
     while (p->n_dense < c->n_layers && c->layers[p->n_dense].n_experts == 0) p->n_dense++;
-    return config_read_count(r, r->root, family->dense_window_period, MAX_LAYERS, &p->dense);
+    const int rc =
+        config_read_count(r, r->root, family->dense_window_period, MAX_LAYERS, &p->dense);
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->layers[i].rotates = c->layers[i].n_experts == 0 && p->dense == 1;
+    return rc;
 }
 
 static int place_windows(const struct config_reader *r, uint32_t window, const struct periods *p,
