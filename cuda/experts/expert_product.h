@@ -84,7 +84,8 @@ static inline uint32_t expert_n_pairs(const struct expert_order *order) {
 typedef int expert_launch(struct cuda_backend *cuda, const struct expert_product *p,
                           struct error *err);
 
-/* A row of the list. */
+/* A row of the list.  What a kernel makes of a row depends on nothing but the row and the
+ * weights. */
 struct expert_kernel {
     const char *name;
     bool (*fits)(const struct cuda_backend *cuda, const struct expert_product *p);
@@ -93,8 +94,7 @@ struct expert_kernel {
     /* It can do without an order of up to so many pairs (finds_order).  0: it cannot.  Then it lets
      * the next kernel start only when the order is known. */
     uint32_t finds_pairs;
-    bool is_invariant; /* a row's bits depend on nothing but the row and the weights */
-    bool writes_f32;   /* it writes y in f32 where it is not gated; else bf16 */
+    bool writes_f32; /* it writes y in f32 where it is not gated; else bf16 */
 };
 
 #ifdef __cplusplus

@@ -40,16 +40,16 @@ expert_launch launch_experts_any, launch_experts_grouped, launch_experts_stream;
 /* In the order of preference; the last one takes everything.  If sums must not depend on other
  * rows, kernels with most_rows are left out: then one kernel computes any number of rows. */
 static const struct expert_kernel expert_kernels[] = {
-    {"stream", stream_fits, launch_experts_stream, STREAM_MAX_ROWS, STREAM_FIND_PAIRS, true, true},
-    {"grouped", grouped_fits, launch_experts_grouped, 0, 0, true, false},
-    {"stream", stream_fits, launch_experts_stream, 0, STREAM_FIND_PAIRS, true, true},
-    {"any", takes_all, launch_experts_any, 0, 0, true, true}};
+    {"stream", stream_fits, launch_experts_stream, STREAM_MAX_ROWS, STREAM_FIND_PAIRS, true},
+    {"grouped", grouped_fits, launch_experts_grouped, 0, 0, false},
+    {"stream", stream_fits, launch_experts_stream, 0, STREAM_FIND_PAIRS, true},
+    {"any", takes_all, launch_experts_any, 0, 0, true}};
 
 static const struct expert_kernel *choose_kernel(const struct cuda_backend *cuda,
                                                  const struct expert_product *p) {
     const struct expert_kernel *k = expert_kernels;
     while ((k->most_rows && (cuda->batch_invariant || p->order.n_rows > k->most_rows)) ||
-           (cuda->batch_invariant && !k->is_invariant) || !k->fits(cuda, p))
+           !k->fits(cuda, p))
         k++;
     return k;
 }
@@ -155,14 +155,7 @@ static int cuda_route(struct backend *be, const struct route_args *args, struct 
     struct router_params few;
     if (takes_few(cuda, args, &few))
         return cuda_check(cuda, launch_router(&few, launch_of(cuda)), "choosing experts", err);
-    const struct linear_args products = {
-        .x = args->x,
-        .n_rows = args->n_rows,
-        .n_in = args->router->cols,
-        .n_parts = args->shared_gate ? 2 : 1,
-        .y_f32 = true,
-        .parts = {{.w = args->router, .y = logits, .y_stride = n_experts},
-                  {.w = args->shared_gate, .y = gates, .y_stride = 1}}};
+    const struct linear_args products = route_products(args, logits, gates);
     struct choose_params choose = choose_of(args);
     choose.logits = logits;
     choose.gates = args->shared_gate ? gates : NULL;

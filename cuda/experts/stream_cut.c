@@ -90,7 +90,7 @@ static void cut_columns(const struct expert_product *p, struct stream_cut *cut) 
 }
 
 static uint32_t aligned(uint32_t at) {
-    return (at + 127) / 128 * 128;
+    return (uint32_t)round_up(at, 128);
 }
 
 /* Sets what a piece of so many steps takes. */

@@ -112,14 +112,7 @@ int cpu_route(struct backend *be, const struct route_args *args, struct error *e
     const uint32_t n_experts = args->router->rows;
     float *logits = args->workspace, *gates = logits + (size_t)args->n_rows * n_experts,
           *biases = gates + args->n_rows;
-    const struct linear_args products = {
-        .x = args->x,
-        .n_rows = args->n_rows,
-        .n_in = args->router->cols,
-        .n_parts = args->shared_gate ? 2 : 1,
-        .y_f32 = true,
-        .parts = {{.w = args->router, .y = logits, .y_stride = n_experts},
-                  {.w = args->shared_gate, .y = gates, .y_stride = 1}}};
+    const struct linear_args products = route_products(args, logits, gates);
     struct route_job job = {.cpu = cpu,
                             .args = args,
                             .n_experts = n_experts,

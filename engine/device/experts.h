@@ -58,6 +58,10 @@ struct route_args {
     float *shares;     /* [n_rows, n_used + 1]; the last is that of the shared expert */
 };
 
+/* Returns the products that make the logits [n_rows, n_experts] and, with a shared gate, its logits
+ * gates [n_rows], both f32 in the caller's memory. */
+struct linear_args route_products(const struct route_args *args, float *logits, float *gates);
+
 /* Stacks of [n_out, n_in], or one matrix each; biases may be NULL. */
 struct expert_matrices {
     const struct weight *gate, *up, *down, *gate_bias, *up_bias, *down_bias;
