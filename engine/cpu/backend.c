@@ -185,6 +185,7 @@ static const struct backend_ops cpu_ops = {
     .linear = cpu_linear,
     .gated = cpu_gated,
     .activate = cpu_activate,
+    .gate = cpu_gate,
     .rope_append = cpu_rope_append,
     .attn_decode = cpu_attn_decode,
     .attn_prefill = cpu_attn_prefill,
@@ -200,6 +201,7 @@ static const struct backend_ops cpu_ops = {
     .sparse = &cpu_sparse_ops,
     .select = &cpu_select_ops,
     .experts = &cpu_expert_ops,
+    .recurrent = &cpu_recurrent_ops,
 };
 
 /* Returns how many threads can run at once: the usable CPUs, or what the control group's quota

@@ -21,6 +21,7 @@ struct experts_shape;
 struct route_args;
 struct host_pool_ops;
 struct int8_layout;
+struct recurrent_ops;
 struct sample_args;
 struct sparse_ops;
 struct step;
@@ -89,6 +90,8 @@ struct cpu_backend {
 /* Makes at least `bytes` of scratch available to every worker. */
 int scratch_reserve(struct cpu_backend *cpu, size_t bytes, struct error *err);
 void *scratch_of(const struct cpu_backend *cpu, uint32_t worker);
+/* Returns the sequence that has a row of the step. */
+const struct step_seq *seq_of_row(const struct step *step, uint32_t row);
 /* Computes the angles of the step's rows into cpu->angles[args->rope]. */
 int row_angles_prepare(struct cpu_backend *cpu, const struct rope_append_args *args,
                        struct error *err);
@@ -131,6 +134,7 @@ int cpu_layernorm(struct backend *be, const struct layernorm_args *args, struct 
 int cpu_linear(struct backend *be, const struct linear_args *args, struct error *err);
 int cpu_gated(struct backend *be, const struct gated_args *args, struct error *err);
 int cpu_activate(struct backend *be, const struct activate_args *args, struct error *err);
+int cpu_gate(struct backend *be, const struct gate_args *args, struct error *err);
 int cpu_rope_append(struct backend *be, const struct rope_append_args *args, struct error *err);
 int cpu_attn_decode(struct backend *be, const struct attn_args *args, struct error *err);
 int cpu_attn_prefill(struct backend *be, const struct attn_args *args, struct error *err);
@@ -142,10 +146,12 @@ size_t route_workspace(const struct experts_shape *shape);
 int cpu_measure(struct backend *be, struct ceilings *out, struct error *err);
 int cpu_sample(struct backend *be, const struct sample_args *args, struct error *err);
 
-/* The groups' tables, defined in evict.c, experts.c, host_pool.c, select.c and sparse.c. */
+/* The groups' tables, defined in evict.c, experts.c, host_pool.c, recurrent.c, select.c and
+ * sparse.c. */
 extern const struct evict_ops cpu_evict_ops;
 extern const struct expert_ops cpu_expert_ops;
 extern const struct host_pool_ops cpu_host_pool_ops;
+extern const struct recurrent_ops cpu_recurrent_ops;
 extern const struct select_ops cpu_select_ops;
 extern const struct sparse_ops cpu_sparse_ops;
 

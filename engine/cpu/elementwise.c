@@ -132,6 +132,19 @@ int gate_mul_rows(struct cpu_backend *cpu, const struct gated_args *args) {
     return run_rows(&(struct row_job){cpu, args, args->n_rows, gate_mul_row});
 }
 
+static void gate_row(const struct row_job *job, uint32_t row, uint32_t worker) {
+    (void)worker;
+    const struct gate_args *args = job->args;
+    const size_t at = (size_t)row * args->dim;
+    job->cpu->kernels->sigmoid_mul((float *)args->x + at, (const float *)args->gate + at,
+                                   args->dim);
+}
+
+int cpu_gate(struct backend *be, const struct gate_args *args, struct error *err) {
+    (void)err;
+    return run_rows(&(struct row_job){(struct cpu_backend *)be, args, args->n_rows, gate_row});
+}
+
 static void gather_row(const struct row_job *job, uint32_t row, uint32_t worker) {
     (void)worker;
     const struct gather_rows_args *args = job->args;
@@ -163,8 +176,8 @@ static void rotate_head(float *x, const float *c, const float *s, uint32_t n) {
     }
 }
 
-/* Finds the sequence of a row by bisection, as sequences are in row order. */
-static const struct step_seq *seq_of_row(const struct step *step, uint32_t row) {
+/* Bisects: sequences are in the order of their rows. */
+const struct step_seq *seq_of_row(const struct step *step, uint32_t row) {
     uint32_t low = 0, high = step->n_seqs;
     while (high - low > 1) {
         uint32_t mid = low + (high - low) / 2;

@@ -12,7 +12,7 @@
 /* Register tiles.  Products: TILE_ROWS x TILE_COLS accumulators and an operand of each kind.
  * Attention: ATTN_ROWS queries x ATTN_VECS registers.  AVX-512 and NEON have 32 registers, the
  * others 16. */
-enum { ATTN_VECS = 4 };
+enum { ATTN_VECS = 4, DELTA_VECS = 4 };
 #if defined(__AVX512F__) || defined(__aarch64__)
 enum { TILE_ROWS = 4, TILE_COLS = 6, ATTN_ROWS = 6 };
 #elif defined(__AVX2__)
@@ -387,6 +387,17 @@ static void gate_mul(float *out, const float *gate, const float *up, uint32_t n,
     memcpy(out + i, &last, (n - i) * sizeof(float));
 }
 
+static void sigmoid_mul(float *x, const float *gate, uint32_t n) {
+    const vecf one = vec_set(1.0f);
+    uint32_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        vec_store(x + i, vec_load(x + i) * gated(one, vec_load(gate + i)));
+    if (i == n) return;
+    const vecf last = vec_load_tail(x, i, n - i, ELEMENT_F32) *
+                      gated(one, vec_load_tail(gate, i, n - i, ELEMENT_F32));
+    memcpy(x + i, &last, (n - i) * sizeof(float));
+}
+
 static void gelu_tanh(float *x, uint32_t n) {
     uint32_t i = 0;
     for (; i + LANES <= n; i += LANES) vec_store(x + i, through_gate(vec_load(x + i), GATE_GELU));
@@ -612,6 +623,36 @@ static void add_scores(float *score, float decay, const float *s, const float *s
     }
 }
 
+/* Advances DELTA_VECS registers' columns of a state by a row. */
+INLINE void delta_columns(const struct delta_row *r, float *s, uint32_t column, float *out,
+                          int n_vecs) {
+    vecf sum[DELTA_VECS] = {0}, change[DELTA_VECS], read[DELTA_VECS] = {0};
+    for (uint32_t i = 0; i < r->k_dim; i++)
+        for (int j = 0; j < n_vecs; j++) {
+            float *at = s + (size_t)i * r->v_dim + column + j * LANES;
+            const vecf faded = vec_load(at) * r->decay;
+            vec_store(at, faded);
+            sum[j] += faded * r->k[i];
+        }
+    for (int j = 0; j < n_vecs; j++)
+        change[j] = (vec_load(r->v + column + j * LANES) - sum[j]) * r->beta;
+    for (uint32_t i = 0; i < r->k_dim; i++)
+        for (int j = 0; j < n_vecs; j++) {
+            float *at = s + (size_t)i * r->v_dim + column + j * LANES;
+            const vecf next = vec_load(at) + change[j] * r->k[i];
+            vec_store(at, next);
+            read[j] += next * r->q[i];
+        }
+    for (int j = 0; j < n_vecs; j++) vec_store(out + column + j * LANES, read[j]);
+}
+
+static void delta(const struct delta_row *r, float *s, float *out) {
+    uint32_t column = 0;
+    for (; column + DELTA_VECS * LANES <= r->v_dim; column += DELTA_VECS * LANES)
+        delta_columns(r, s, column, out, DELTA_VECS);
+    for (; column < r->v_dim; column += LANES) delta_columns(r, s, column, out, 1);
+}
+
 /* Adds short runs in f32 and their sums in double: one f32 sum over a vocabulary's terms loses up
  * to 2e-5 of the result. */
 static float log_sum_exp(const float *x, uint32_t n, float max) {
@@ -649,6 +690,7 @@ const struct cpu_kernels KERNELS_NAME = {
     .rmsnorm = rmsnorm,
     .layernorm = layernorm,
     .gate_mul = gate_mul,
+    .sigmoid_mul = sigmoid_mul,
     .activate = activate,
     .soft_cap = soft_cap,
     .page_scores = page_scores,
@@ -656,5 +698,6 @@ const struct cpu_kernels KERNELS_NAME = {
     .softmax_update = softmax_update,
     .page_values = page_values,
     .add_scores = add_scores,
+    .delta = delta,
     .log_sum_exp = log_sum_exp,
 };

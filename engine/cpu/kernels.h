@@ -9,7 +9,7 @@
 #include "engine/device/backend.h"
 #include "engine/device/weight.h"
 
-enum { PACK_UNIT = 32, PACK_ROWS = 16, ANGLE_UNIT = 16 };
+enum { PACK_UNIT = 32, PACK_ROWS = 16, ANGLE_UNIT = 16, DELTA_UNIT = 16 };
 
 /* Returns how many floats the cos (or sin) of a rank's n_freqs angles take, padded to whole
  * registers. */
@@ -50,6 +50,14 @@ struct product_kernels {
     uint32_t block_bytes;                    /* packed rows that a second-level cache holds */
 };
 
+/* What a row changes in a head's state of a recurrent layer (recurrent.h). */
+struct delta_row {
+    const float *q, *k;    /* [k_dim], normalised */
+    const float *v;        /* [v_dim] */
+    float decay, beta;     /* exp(g) and beta */
+    uint32_t k_dim, v_dim; /* v_dim: a multiple of DELTA_UNIT */
+};
+
 struct cpu_kernels {
     /* Products in f32, a row for each format that has kernels.  The first row is F32: weights of
      * other formats are converted to it. */
@@ -66,6 +74,8 @@ struct cpu_kernels {
                       uint32_t n, float eps);
     void (*gate_mul)(float *out, const float *gate, const float *up, uint32_t n,
                      enum gate_kind kind);
+    /* Computes x[i] *= sigmoid(gate[i]). */
+    void (*sigmoid_mul)(float *x, const float *gate, uint32_t n);
     void (*activate)(float *x, uint32_t n, enum act_kind kind);
     /* Computes x[i] = cap * tanh(x[i] / cap); NaN stays NaN. */
     void (*soft_cap)(float *x, size_t n, float cap);
@@ -90,6 +100,9 @@ struct cpu_kernels {
      * s[r][slot] is in base 2 and softmax[r] is (max, sum). */
     void (*add_scores)(float *score, float decay, const float *s, const float *softmax,
                        uint32_t n_rows, uint32_t n);
+    /* Advances the state s [k_dim, v_dim] by a row, and writes what the row reads of it: out
+     * [v_dim]. */
+    void (*delta)(const struct delta_row *row, float *s, float *out);
     /* Returns log(sum of exp(x[i])); max is the largest of x. */
     float (*log_sum_exp)(const float *x, uint32_t n, float max);
 };

@@ -7,7 +7,7 @@
  *
  *   host_pool.h   tokens in system memory        sparse.h   prompts that visit part of their keys
  *   evict.h       caches of bounded size         select.h   layers that attend to chosen tokens
- *   experts.h     mixtures of experts
+ *   experts.h     mixtures of experts            recurrent.h  layers with a recurrent state
  *
  * The arguments of operations on a step (step.h) and its KV pages (pages.h) are in attention.h;
  * those of sample are in sample.h.
@@ -40,6 +40,7 @@ struct evict_ops;
 struct expert_ops;
 struct host_pool_ops;
 struct kv_pool;
+struct recurrent_ops;
 struct rope_append_args;
 struct sample_args;
 struct select_ops;
@@ -145,6 +146,13 @@ struct activate_args {
     enum act_kind kind;
 };
 
+/* x *= sigmoid(gate): attention whose output has a gate. */
+struct gate_args {
+    void *x;          /* act [n_rows, dim], packed */
+    const void *gate; /* act [n_rows, dim], packed */
+    uint32_t n_rows, dim;
+};
+
 /* x[i] += table[first + the position of the step's row i]: positions that were learned. */
 struct add_positions_args {
     const struct weight *table; /* [n_positions, dim] */
@@ -230,6 +238,7 @@ struct backend_ops {
     int (*linear)(struct backend *be, const struct linear_args *args, struct error *err);
     int (*gated)(struct backend *be, const struct gated_args *args, struct error *err);
     int (*activate)(struct backend *be, const struct activate_args *args, struct error *err);
+    int (*gate)(struct backend *be, const struct gate_args *args, struct error *err);
     int (*rope_append)(struct backend *be, const struct rope_append_args *args, struct error *err);
     int (*attn_decode)(struct backend *be, const struct attn_args *args, struct error *err);
     int (*attn_prefill)(struct backend *be, const struct attn_args *args, struct error *err);
@@ -261,6 +270,7 @@ struct backend_ops {
     const struct sparse_ops *sparse;
     const struct select_ops *select;
     const struct expert_ops *experts;
+    const struct recurrent_ops *recurrent;
 };
 
 /* Implementations embed this as their first member. */

@@ -36,6 +36,14 @@ struct kv_view {
                               A prompt's first row follows tokens that are in order (evict.h) */
 };
 
+/* Slots of the pool of recurrent states (recurrent.h).  One has the sequence's state before its
+ * first row in the step.  The state after its last row goes into the other, which may be the same.
+ * No other sequence of the step has the second one, as either. */
+struct state_slots {
+    uint32_t from; /* or STATE_ZERO */
+    uint32_t to;
+};
+
 struct step_seq {
     uint32_t first_row;             /* in [0, n_rows) */
     uint32_t n_rows;                /* >= 1; exactly 1 for the first n_decode sequences */
@@ -60,6 +68,7 @@ struct step_seq {
      * are in the first n_selected slots of sparse layers without a budget.  Only for sequences that
      * decode; filters have no budget. */
     const struct kv_select *select;
+    struct state_slots state; /* of models with recurrent layers */
     /* NULL: the newest query chooses.  Otherwise the last ones do, and filters keep the token
      * scores of the step's last rows. */
     const struct kv_observation *observed;

@@ -1,0 +1,218 @@
+/* recurrent.c - layers with a recurrent state on the CPU (recurrent.h), row after row.
+ *
+ *   qkv ─ convolution, silu, norms ─► y ─┐
+ *   a, b ─► gates ───────────────────────┴► recurrence of each head ─ norm, times silu(z) ─► out
+ *
+ * A slot has a layer's S and, behind it, the last inputs of its convolution, the oldest first.
+ * These are replaced last: rows of the step still read them. */
+#include "engine/device/recurrent.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/sizes.h"
+#include "engine/cpu/backend.h"
+#include "engine/device/step.h"
+
+/* The last members are parts of the workspace. */
+struct recurrent_job {
+    struct cpu_backend *cpu;
+    const struct recurrent_args *args;
+    const struct recurrent_shape *shape;
+    const struct step *step;
+    uint32_t n_channels, n_values; /* elements of a row: of q, k and v, and of v alone */
+    float *taps, *ones; /* [width][n_channels]: the convolution's weights; [n_channels]: 1 */
+    float *y;           /* [n_rows][n_channels]: rows behind the convolution */
+    float *rates, *biases, *norm; /* [n_v_heads]: -exp(a_log), dt_bias; [v_dim] */
+};
+
+static float *take(uintptr_t *at, size_t n) {
+    float *memory = (float *)*at;
+    *at += round_up(n * sizeof(float), CPU_BUFFER_ALIGN);
+    return memory;
+}
+
+/* Places the parts of the workspace from `memory` on.  Returns how many bytes they take. */
+static size_t place(struct recurrent_job *job, const struct recurrent_shape *s, uint32_t n_rows,
+                    void *memory) {
+    const size_t n_channels = recurrent_n_channels(s);
+    uintptr_t at = (uintptr_t)memory;
+    job->taps = take(&at, s->width * n_channels);
+    job->ones = take(&at, n_channels);
+    job->rates = take(&at, s->n_v_heads);
+    job->biases = take(&at, s->n_v_heads);
+    job->norm = take(&at, s->v_dim);
+    job->y = take(&at, n_rows * n_channels);
+    return at - (uintptr_t)memory;
+}
+
+/* Reads the layer's small weights as f32, and turns the convolution's, so that channels follow one
+ * another. */
+static void read_weights(const struct recurrent_job *job) {
+    const struct recurrent_args *args = job->args;
+    const uint32_t width = job->shape->width;
+    for (uint32_t c = 0; c < job->n_channels; c++) {
+        float row[RECURRENT_MAX_WIDTH];
+        const struct weight one = weight_matrix(args->conv, c);
+        weight_row(job->cpu, &one, 0, row);
+        for (uint32_t j = 0; j < width; j++) job->taps[(size_t)j * job->n_channels + c] = row[j];
+        job->ones[c] = 1;
+    }
+    weight_row(job->cpu, args->a_log, 0, job->rates);
+    weight_row(job->cpu, args->dt_bias, 0, job->biases);
+    weight_row(job->cpu, args->norm, 0, job->norm);
+    for (uint32_t h = 0; h < job->shape->n_v_heads; h++) job->rates[h] = -expf(job->rates[h]);
+}
+
+static float *state_of(const struct recurrent_job *job, uint32_t slot) {
+    return (float *)state_at(job->args->states, slot, job->args->layer);
+}
+
+/* Returns the inputs of the convolution that a slot has: [width - 1][n_channels]. */
+static float *inputs_of(const struct recurrent_job *job, uint32_t slot) {
+    const size_t bytes = round_up(recurrent_n_elements(job->shape) * sizeof(float), STATE_ALIGN);
+    return state_of(job, slot) + bytes / sizeof(float);
+}
+
+/* Returns the input of the convolution that is row `at` of the sequence in the step.  A negative
+ * one lies before it, in its state; NULL: it is zeros. */
+static const float *input_at(const struct recurrent_job *job, const struct step_seq *seq,
+                             int64_t at) {
+    const struct recurrent_args *args = job->args;
+    if (at >= 0) return (const float *)args->qkv + (seq->first_row + (size_t)at) * args->qkv_stride;
+    if (seq->state.from == STATE_ZERO) return NULL;
+    const size_t row = (size_t)(at + job->shape->width - 1);
+    return inputs_of(job, seq->state.from) + row * job->n_channels;
+}
+
+static void convolve(const struct recurrent_job *job, const struct step_seq *seq, uint32_t row,
+                     float *y) {
+    const uint32_t width = job->shape->width, n = job->n_channels;
+    memset(y, 0, n * sizeof(*y));
+    for (uint32_t j = 0; j < width; j++) {
+        const float *x = input_at(job, seq, (int64_t)(row - seq->first_row) + j - (width - 1)),
+                    *taps = job->taps + (size_t)j * n;
+        for (uint32_t c = 0; x && c < n; c++) y[c] += taps[c] * x[c];
+    }
+    job->cpu->kernels->gate_mul(y, y, job->ones, n, GATE_SILU);
+}
+
+static void normalise(float *x, uint32_t n, float factor) {
+    float sum = 0;
+    for (uint32_t i = 0; i < n; i++) sum += x[i] * x[i];
+    factor /= sqrtf(sum + 1e-6F);
+    for (uint32_t i = 0; i < n; i++) x[i] *= factor;
+}
+
+/* Computes a row behind the convolution, with its q and k normalised. */
+static void row_task(void *ctx, uint32_t row, uint32_t worker) {
+    const struct recurrent_job *job = ctx;
+    const struct recurrent_shape *s = job->shape;
+    float *y = job->y + (size_t)row * job->n_channels;
+    (void)worker;
+    convolve(job, seq_of_row(job->step, row), row, y);
+    for (uint32_t h = 0; h < 2 * s->n_k_heads; h++)
+        normalise(y + (size_t)h * s->k_dim, s->k_dim,
+                  h < s->n_k_heads ? 1 / sqrtf((float)s->k_dim) : 1);
+}
+
+/* Returns a head's S in the slot that the sequence's state goes to, with what it is before the
+ * step. */
+static float *begin_head(const struct recurrent_job *job, const struct step_seq *seq,
+                         uint32_t head) {
+    const size_t n = (size_t)job->shape->k_dim * job->shape->v_dim;
+    float *s = state_of(job, seq->state.to) + head * n;
+    if (seq->state.from == STATE_ZERO) memset(s, 0, n * sizeof(*s));
+    else if (seq->state.from != seq->state.to)
+        memcpy(s, state_of(job, seq->state.from) + head * n, n * sizeof(*s));
+    return s;
+}
+
+static float softplus(float x) {
+    return x > 20 ? x : log1pf(expf(x));
+}
+
+/* Describes what a row changes in a head's state. */
+static struct delta_row change_of(const struct recurrent_job *job, uint32_t row, uint32_t head) {
+    const struct recurrent_args *args = job->args;
+    const struct recurrent_shape *s = job->shape;
+    const size_t at = row * args->gates_stride + head;
+    const uint32_t k_head = head / (s->n_v_heads / s->n_k_heads);
+    const float *q = job->y + (size_t)row * job->n_channels,
+                *k = q + (size_t)s->n_k_heads * s->k_dim, *v = k + (size_t)s->n_k_heads * s->k_dim,
+                a = ((const float *)args->a)[at], b = ((const float *)args->b)[at];
+    return (struct delta_row){.q = q + (size_t)k_head * s->k_dim,
+                              .k = k + (size_t)k_head * s->k_dim,
+                              .v = v + (size_t)head * s->v_dim,
+                              .decay = expf(job->rates[head] * softplus(a + job->biases[head])),
+                              .beta = 1 / (1 + expf(-b)),
+                              .k_dim = s->k_dim,
+                              .v_dim = s->v_dim};
+}
+
+/* Runs the recurrence of a head for the rows of a sequence, and finishes its part of `out`. */
+static void head_task(void *ctx, uint32_t task, uint32_t worker) {
+    const struct recurrent_job *job = ctx;
+    const struct recurrent_args *args = job->args;
+    const struct recurrent_shape *s = job->shape;
+    const struct cpu_kernels *kernels = job->cpu->kernels;
+    const struct step_seq *seq = &job->step->seqs[task / s->n_v_heads];
+    const uint32_t head = task % s->n_v_heads, end = seq->first_row + seq->n_rows;
+    float *state = begin_head(job, seq, head), *read = scratch_of(job->cpu, worker);
+    for (uint32_t row = seq->first_row; row < end; row++) {
+        const struct delta_row change = change_of(job, row, head);
+        const size_t at = (size_t)head * s->v_dim;
+        float *out = (float *)args->out + (size_t)row * job->n_values + at;
+        kernels->delta(&change, state, read);
+        kernels->rmsnorm(out, read, job->norm, s->v_dim, args->eps, false);
+        kernels->gate_mul(out, (const float *)args->z + row * args->gates_stride + at, out,
+                          s->v_dim, GATE_SILU);
+    }
+}
+
+/* Leaves the last inputs of the convolution to the next step.  Where a slot's own are moved, they
+ * move to the front, the first one first. */
+static void keep_inputs(const struct recurrent_job *job, const struct step_seq *seq) {
+    const uint32_t n_kept = job->shape->width - 1;
+    const size_t bytes = job->n_channels * sizeof(float);
+    float *to = inputs_of(job, seq->state.to);
+    for (uint32_t j = 0; j < n_kept; j++, to += job->n_channels) {
+        const float *x = input_at(job, seq, (int64_t)seq->n_rows + j - n_kept);
+        if (x) memmove(to, x, bytes);
+        else memset(to, 0, bytes);
+    }
+}
+
+static int cpu_recurrent(struct backend *be, const struct recurrent_args *args, struct error *err) {
+    struct cpu_backend *cpu = (struct cpu_backend *)be;
+    const struct recurrent_shape *s = &args->states->shape;
+    struct recurrent_job job = {.cpu = cpu,
+                                .args = args,
+                                .shape = s,
+                                .step = cpu->step,
+                                .n_channels = recurrent_n_channels(s),
+                                .n_values = s->n_v_heads * s->v_dim};
+    const int rc = scratch_reserve(cpu, s->v_dim * sizeof(float), err);
+    if (rc) return rc;
+    place(&job, s, args->n_rows, args->workspace);
+    read_weights(&job);
+    pool_run(cpu->pool, row_task, &job, cpu->step->n_rows);
+    pool_run(cpu->pool, head_task, &job, cpu->step->n_seqs * s->n_v_heads);
+    for (uint32_t i = 0; i < cpu->step->n_seqs; i++) keep_inputs(&job, &cpu->step->seqs[i]);
+    return 0;
+}
+
+static size_t cpu_recurrent_workspace(const struct backend *be, const struct recurrent_shape *shape,
+                                      uint32_t n_rows) {
+    struct recurrent_job job;
+    (void)be;
+    return place(&job, shape, n_rows, NULL);
+}
+
+static bool cpu_recurrent_takes(const struct backend *be, const struct recurrent_shape *shape) {
+    (void)be;
+    return shape->v_dim % DELTA_UNIT == 0;
+}
+
+const struct recurrent_ops cpu_recurrent_ops = {
+    .takes = cpu_recurrent_takes, .workspace = cpu_recurrent_workspace, .run = cpu_recurrent};

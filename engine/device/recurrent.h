@@ -1,0 +1,139 @@
+/* recurrent.h - the group of operations for layers with a recurrent state: Gated DeltaNet.
+ *
+ *   q, k, v, z, b, a   products of the layer's input, made by linear()
+ *
+ *   short convolution  y[t] = silu(sum over j of w[j] * x[t - (width - 1) + j]), each channel of
+ *                      q, k and v by itself; rows before the text are 0
+ *   vectors            q = norm2(q) / sqrt(k_dim),  k = norm2(k),  norm2(x) = x / sqrt(x.x + 1e-6);
+ *                      v head h has the q and k of k head h / (n_v_heads / n_k_heads)
+ *   gates              g = -exp(a_log) * softplus(a + dt_bias),  beta = sigmoid(b), for each v head
+ *   recurrence         S = exp(g) * S;  S += k (x) (beta * (v - S^T k));  o = S^T q
+ *   output             out = rmsnorm(o) * norm * silu(z), for each v head
+ *
+ * The state of a layer is S and the last width - 1 inputs of the convolution.  A recurrent state is
+ * that of all recurrent layers after some token of a text.  It has a fixed size.
+ *
+ *   pool   [n_slots] recurrent states; a slot is named by its number, as a page is
+ *   slot   [n_layers] f32 S [n_v_heads][k_dim][v_dim], act [width][n_channels]
+ *
+ * Each sequence of a step says from which slot its rows begin, and into which the state goes after
+ * the last of them (step_seq.state).  So the state before a step can stay, as it is, in the slot
+ * that it has: nothing needs to be copied.
+ *
+ *   a text begins        from STATE_ZERO to 7
+ *   it goes on           from 7 to 7
+ *   and 7 is left alone  from 7 to 9: others may begin from 7, at the same time, too
+ *
+ * Sums are f32, and so are gates, S, and all between the convolution and `out`.  A state does not
+ * depend on how the rows before it were cut into steps, but for rounding of f32 sums.
+ *
+ * The layout of a slot's bytes is private to the backend; only its size is known.
+ *
+ * Thread: engine.  Memory: arguments are the caller's; the workspace has workspace() bytes and need
+ * not keep anything between two calls. */
+#ifndef ENGINE_DEVICE_RECURRENT_H
+#define ENGINE_DEVICE_RECURRENT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/base/sizes.h"
+#include "engine/device/dtype.h"
+
+struct backend;
+struct error;
+struct weight;
+
+/* The most rows of the convolution's weights. */
+enum { RECURRENT_MAX_WIDTH = 8 };
+
+/* In step_seq.state: the state before a text's first token, all zeros. */
+#define STATE_ZERO UINT32_MAX
+
+/* What a model's recurrent layers have in common. */
+struct recurrent_shape {
+    uint32_t n_layers;             /* recurrent ones only; 0: the model has none */
+    uint32_t n_k_heads, n_v_heads; /* the second is a multiple of the first */
+    uint32_t k_dim, v_dim;         /* elements of a head */
+    uint32_t width;                /* of the convolution: 2 to RECURRENT_MAX_WIDTH */
+};
+
+/* Returns the elements of a row's q and k together with v: the channels of the convolution. */
+static inline uint32_t recurrent_n_channels(const struct recurrent_shape *shape) {
+    return 2 * shape->n_k_heads * shape->k_dim + shape->n_v_heads * shape->v_dim;
+}
+
+/* Returns the elements of S of a layer. */
+static inline size_t recurrent_n_elements(const struct recurrent_shape *shape) {
+    return (size_t)shape->n_v_heads * shape->k_dim * shape->v_dim;
+}
+
+enum { STATE_ALIGN = 128 };
+
+/* Returns the bytes of a layer's state, rounded up so that each begins a cache line.  There is
+ * space for `width` inputs, so that a device may write the newest one beside those that it
+ * reads. */
+static inline size_t recurrent_layer_bytes(const struct recurrent_shape *shape, enum dtype act) {
+    const size_t n_inputs = (size_t)shape->width * recurrent_n_channels(shape);
+    return round_up(recurrent_n_elements(shape) * sizeof(float), STATE_ALIGN) +
+           round_up(activation_bytes(act, n_inputs), STATE_ALIGN);
+}
+
+/* The pool of recurrent states. */
+struct state_pool {
+    void *base; /* [n_slots][slot_bytes], from backend_ops.alloc() */
+    uint32_t n_slots;
+    struct recurrent_shape shape;
+    size_t layer_bytes, slot_bytes; /* recurrent_layer_bytes(), and n_layers times that */
+};
+
+/* Returns a pool of n_slots states of this shape, without its memory. */
+static inline struct state_pool state_pool_of(const struct recurrent_shape *shape, enum dtype act,
+                                              uint32_t n_slots) {
+    const size_t layer_bytes = recurrent_layer_bytes(shape, act);
+    return (struct state_pool){.n_slots = n_slots,
+                               .shape = *shape,
+                               .layer_bytes = layer_bytes,
+                               .slot_bytes = shape->n_layers * layer_bytes};
+}
+
+/* Returns where a layer's state begins in a slot. */
+static inline char *state_at(const struct state_pool *pool, uint32_t slot, uint32_t layer) {
+    return (char *)pool->base + slot * pool->slot_bytes + layer * pool->layer_bytes;
+}
+
+/* Runs a layer for all rows of the step, from the products of its input to the input of its last
+ * product.  Rows of a sequence follow one another; those of different sequences do not meet.  Rows
+ * past the step's end are padding (backend_ops.run_graph): they change no state. */
+struct recurrent_args {
+    /* act, row i at qkv + i * qkv_stride: q [n_k_heads, k_dim], k [n_k_heads, k_dim],
+     * v [n_v_heads, v_dim], as they are before the convolution. */
+    const void *qkv;
+    size_t qkv_stride;
+    /* act, row i at z + i * gates_stride, and so on: z [n_v_heads, v_dim], b and a [n_v_heads]. */
+    const void *z, *b, *a;
+    size_t gates_stride;
+    /* All plain (weight_is_plain()).  conv has n_channels rows of `width`, the newest input's
+     * weight last; as a stack of n_channels matrices of one row. */
+    const struct weight *conv, *a_log, *dt_bias; /* the last two: [n_v_heads] */
+    const struct weight *norm;                   /* [v_dim] */
+    float eps;                                   /* of the norm */
+    const struct state_pool *states;
+    uint32_t layer;  /* < states->shape.n_layers */
+    uint32_t n_rows; /* of the step, with padding */
+    void *workspace;
+    void *out; /* act [n_rows, n_v_heads * v_dim], packed */
+};
+
+/* NULL in backend_ops: the backend cannot run models with recurrent layers. */
+struct recurrent_ops {
+    /* Returns true if the device has kernels for this shape. */
+    bool (*takes)(const struct backend *be, const struct recurrent_shape *shape);
+    /* Returns the bytes of workspace for steps of at most n_rows rows. */
+    size_t (*workspace)(const struct backend *be, const struct recurrent_shape *shape,
+                        uint32_t n_rows);
+    int (*run)(struct backend *be, const struct recurrent_args *args, struct error *err);
+};
+
+#endif
