@@ -84,6 +84,10 @@ static int load_files(struct engine *e, struct error *err) {
     if (!code) code = add_tokenizers_end(e, err);
     if (code) return code;
     const struct model_config *model = &e->model->config;
+    if (model->recurrent.n_layers > 0)
+        return error_set(err, ERR_UNSUPPORTED,
+                         "the model has recurrent layers (Gated DeltaNet): the engine has no "
+                         "place for their states");
     if (c->max_model_len > model->max_position)
         return error_set(err, ERR_INVALID,
                          "--max-model-len (%" PRIu32 ") is more than the model's context, %" PRIu32,

@@ -77,7 +77,8 @@ struct step_seq {
 /* Query row i of a sequence sees slots [0, n_slots - n_rows + i]: the rows are the newest tokens,
  * causal among themselves.  In a layer with a window it sees only the newest of these. */
 struct step {
-    uint32_t n_rows, n_seqs, n_decode, n_layers;
+    uint32_t n_rows, n_seqs, n_decode, n_layers; /* n_layers: that attend */
+    bool has_states; /* the model has recurrent layers, so step_seq.state counts */
     /* Host [n_layers]: the most slots that a row sees, including its own; 0: all.  NULL: all slots
      * in all layers.  In a layer with a window no sequence has a budget.  A sequence that selects
      * has the slots of the text there, and a sparse one is dense.  Slots of another one may begin

@@ -18,6 +18,7 @@
 #include "engine/model/family_names.h"
 #include "engine/model/feed_forward.h"
 #include "engine/model/gguf_layout.h"
+#include "engine/model/recurrent_config.h"
 #include "engine/model/rope_config.h"
 #include "engine/model/text_half.h"
 #include "engine/model/window_config.h"
@@ -81,6 +82,8 @@ static int read_architecture(const struct config_reader *r, struct model_config 
     c->parallel = family->parallel;
     c->shared_norm = family->shared_norm;
     c->qkv_by_group = family->qkv_by_group;
+    c->output_gate = family->output_gate;
+    c->recurrent_by_group = family->recurrent_by_group;
     c->softmax = family->softmax;
     c->experts_in_columns = family->experts_in_columns;
     c->tensors = family->tensors;
@@ -132,7 +135,8 @@ static int read_layers(const struct config_reader *r, struct model_config *c) {
     if (!c->layers)
         return error_set(r->err, ERR_NOMEM, "%.200s: no memory for the layers' shapes", r->label);
     for (uint32_t i = 0; i < c->n_layers; i++) c->layers[i] = shape;
-    return family->experts ? experts_config_read(r, family->experts, c) : 0;
+    const int code = family->experts ? experts_config_read(r, family->experts, c) : 0;
+    return code ? code : recurrent_config_read(r, family->has_recurrent, c);
 }
 
 static int read_shape(const struct config_reader *r, struct model_config *c) {

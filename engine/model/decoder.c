@@ -4,13 +4,14 @@
  *
  *   x        act [max_rows, dim]            the residual stream
  *   normed   act [max_rows, dim]            workspace of norms within and after products
- *   qkv      act [max_rows, (n_heads + 2 * n_kv_heads) * head_dim]
- *   attn     act [max_rows, n_heads * head_dim]
+ *   qkv      act [max_rows, as in mixer_widths()]
+ *   gates    act [max_rows, as in mixer_widths()]   of a recurrent layer, or of attention's output
+ *   attn     act [max_rows, as in mixer_widths()]
  *   gate_up  act [max_rows, as in feed_forward_widths()]
  *   ffn      act [max_rows, as in feed_forward_widths()]
  *   experts  u32 [max_rows, n_used]         what a router has chosen, and f32 shares of it
  *   last     act [max_logit_rows, dim]      the rows that need logits, of x
- *   last_attn act [max_logit_rows, n_heads * head_dim]                 and of attn
+ *   last_attn act [max_logit_rows, as attn]                            and of attn
  *   logits   f32 [max_logit_rows, n_vocab]
  *   long_x   act [max_long_rows, dim]       x and qkv of a long prompt's rows,
  *   long_qkv act [max_long_rows, as qkv]    which outlive the step
@@ -33,6 +34,7 @@
 #include "engine/device/evict.h"
 #include "engine/device/experts.h"
 #include "engine/device/pages.h"
+#include "engine/device/recurrent.h"
 #include "engine/device/sample.h"
 #include "engine/device/select.h"
 #include "engine/device/sparse.h"
@@ -40,14 +42,15 @@
 #include "engine/model/decoder_internal.h"
 #include "engine/model/decoder_layer.h"
 #include "engine/model/feed_forward.h"
+#include "engine/model/recurrent_layer.h"
 #include "engine/model/residual.h"
 
 enum { ARENA_ALIGN = 64, F32_BYTES = 4 };
 
 /* Offsets in bytes from the start of the arena. */
 struct decoder_layout {
-    size_t x, normed, qkv, attn, gate_up, ffn, experts, shares, experts_workspace, last, last_attn,
-        logits, long_x, long_qkv, total;
+    size_t x, normed, qkv, gates, attn, gate_up, ffn, experts, shares, experts_workspace,
+        recurrent_workspace, last, last_attn, logits, long_x, long_qkv, total;
 };
 
 static size_t reserve(struct decoder_layout *plan, size_t rows, size_t cols, size_t element_bytes) {
@@ -66,25 +69,33 @@ static void plan_experts(struct decoder_layout *plan, const struct model_config 
     plan->experts_workspace = reserve(plan, 1, be->ops->experts->workspace(be, &shape), 1);
 }
 
+static void plan_recurrent(struct decoder_layout *plan, const struct model_config *c,
+                           const struct backend *be, uint32_t n_rows) {
+    if (c->recurrent.n_layers == 0) return;
+    plan->recurrent_workspace =
+        reserve(plan, 1, be->ops->recurrent->workspace(be, &c->recurrent, n_rows), 1);
+}
+
 static struct decoder_layout make_plan(const struct model_config *c, const struct backend *be,
                                        const struct decoder_limits *limits, size_t act_bytes) {
     struct decoder_layout plan = {0};
     const struct ffn_widths ffn = feed_forward_widths(c);
+    const struct mixer_widths mixer = mixer_widths(c);
     const uint32_t rows = max_u32(limits->max_rows, limits->max_logit_rows);
-    const size_t q_dim = (size_t)c->n_heads * c->head_dim,
-                 kv_dim = (size_t)c->n_kv_heads * c->head_dim;
     plan.x = reserve(&plan, rows, c->dim, act_bytes);
     plan.normed = reserve(&plan, rows, c->dim, act_bytes);
-    plan.qkv = reserve(&plan, rows, q_dim + 2 * kv_dim, act_bytes);
-    plan.attn = reserve(&plan, rows, q_dim, act_bytes);
+    plan.qkv = reserve(&plan, rows, mixer.qkv, act_bytes);
+    plan.gates = reserve(&plan, rows, mixer.gates, act_bytes);
+    plan.attn = reserve(&plan, rows, mixer.attn, act_bytes);
     plan.gate_up = reserve(&plan, rows, ffn.gate_up, act_bytes);
     plan.ffn = reserve(&plan, rows, ffn.ffn, act_bytes);
     plan_experts(&plan, c, be, rows);
+    plan_recurrent(&plan, c, be, rows);
     plan.last = reserve(&plan, limits->max_logit_rows, c->dim, act_bytes);
-    plan.last_attn = reserve(&plan, limits->max_logit_rows, q_dim, act_bytes);
+    plan.last_attn = reserve(&plan, limits->max_logit_rows, mixer.attn, act_bytes);
     plan.logits = reserve(&plan, limits->max_logit_rows, c->n_vocab, F32_BYTES);
     plan.long_x = reserve(&plan, limits->max_long_rows, c->dim, act_bytes);
-    plan.long_qkv = reserve(&plan, limits->max_long_rows, q_dim + 2 * kv_dim, act_bytes);
+    plan.long_qkv = reserve(&plan, limits->max_long_rows, mixer.qkv, act_bytes);
     return plan;
 }
 
@@ -107,12 +118,14 @@ static int make_arena(struct decoder *d, struct error *err) {
     d->x = base + plan.x;
     d->normed = base + plan.normed;
     d->qkv = base + plan.qkv;
+    d->gates = base + plan.gates;
     d->attn = base + plan.attn;
     d->gate_up = base + plan.gate_up;
     d->ffn = base + plan.ffn;
     d->experts = (uint32_t *)(base + plan.experts);
     d->shares = (float *)(base + plan.shares);
     d->experts_workspace = base + plan.experts_workspace;
+    d->recurrent_workspace = base + plan.recurrent_workspace;
     d->last = base + plan.last;
     d->last_attn = base + plan.last_attn;
     d->logits = base + plan.logits;
@@ -176,11 +189,13 @@ static int run_embed(struct decoder *d, void *x, struct error *err) {
 
 /* Runs all layers, the last one only as far as its attention. */
 static int run_layers(struct decoder *d, uint32_t n_rows, struct error *err) {
-    const uint32_t n_layers = d->model->config.n_layers;
+    const struct model_config *c = &d->model->config;
+    const uint32_t n_layers = c->n_layers;
     const struct row_range rows = {d->x, d->qkv, n_rows};
     int rc = run_embed(d, d->x, err);
     for (uint32_t layer = 0; layer < n_layers && !rc; layer++) {
-        rc = decoder_layer_attention(d, layer, rows, err);
+        rc = c->layers[layer].is_recurrent ? recurrent_layer_run(d, layer, rows, err)
+                                           : decoder_layer_attention(d, layer, rows, err);
         if (!rc && layer + 1 < n_layers)
             rc = feed_forward_run(d, layer, d->attn, d->x, n_rows, err);
     }
@@ -219,7 +234,8 @@ static int run_head(struct decoder *d, const void *x, uint32_t n, struct error *
     const struct model_config *c = &d->model->config;
     int rc = gather(d, x, d->last, n, c->dim, err);
     if (rc) return rc;
-    if ((rc = gather(d, d->attn, d->last_attn, n, d->q_dim, err))) return rc;
+    rc = gather(d, d->attn, d->last_attn, n, mixer_attn_width(c, c->n_layers - 1), err);
+    if (rc) return rc;
     rc = feed_forward_run(d, c->n_layers - 1, d->last_attn, d->last, n, err);
     return rc ? rc : run_logits(d, d->last, n, err);
 }
@@ -302,10 +318,10 @@ static int run_to_logits(void *ctx, uint32_t n_rows, struct error *err) {
     const struct step_body *body = ctx;
     struct decoder *d = body->decoder;
     assert(body->extras == d->extras);
-    const uint32_t n_layers = d->model->config.n_layers;
+    const struct model_config *c = &d->model->config;
     int rc = run_layers(d, n_rows, err);
-    if (!rc) rc = decoder_layer_evict_oldest(d, 0, n_layers, err);
-    if (!rc) rc = feed_forward_run(d, n_layers - 1, d->attn, d->x, n_rows, err);
+    if (!rc) rc = decoder_layer_evict_oldest(d, 0, c->n_attention, err);
+    if (!rc) rc = feed_forward_run(d, c->n_layers - 1, d->attn, d->x, n_rows, err);
     return rc ? rc : run_logits(d, d->x, n_rows, err);
 }
 
@@ -410,6 +426,7 @@ static int begin(struct decoder *d, const struct step *step, uint32_t n_samples,
                          "that cannot select");
     d->step = *step;
     d->step.windows = d->model->config.windows;
+    d->step.has_states = d->limits.states != NULL;
     return d->be->ops->step_begin(d->be, &d->step, err);
 }
 
@@ -452,7 +469,7 @@ int decoder_submit(struct decoder *d, const struct step *step, const struct samp
 int decoder_submit_evictions(struct decoder *d, struct error *err) {
     const bool owes = d->owes_evictions;
     d->owes_evictions = false;
-    return owes ? decoder_layer_evict_oldest(d, 0, d->model->config.n_layers, err) : 0;
+    return owes ? decoder_layer_evict_oldest(d, 0, d->model->config.n_attention, err) : 0;
 }
 
 /* ---- a long prompt ---- */

@@ -35,6 +35,7 @@ struct sample_result;
 struct sample_row;
 struct select_total;
 struct sparse_totals;
+struct state_pool;
 struct step;
 
 struct decoder_limits {
@@ -46,6 +47,9 @@ struct decoder_limits {
     const struct layer_group *groups;
     uint32_t n_groups;
     const struct host_pool *store;
+    /* Of models with recurrent layers, which have no layer-major prompts; else NULL.  Its shape is
+     * that of the model; its memory may be allocated later. */
+    const struct state_pool *states;
 };
 
 /* Returns the bytes of a long prompt's workspace, a part of decoder_workspace_bytes(). */

@@ -43,8 +43,10 @@ struct decoder {
     struct decoder_limits limits;
     uint32_t q_dim, kv_dim, qkv_dim;
     void *arena;
-    void *x, *normed, *qkv, *attn, *gate_up, *ffn, *last, *last_attn, *logits, *long_x, *long_qkv;
-    void *experts_workspace; /* of models with experts: as in experts.h */
+    void *x, *normed, *qkv, *gates, *attn, *gate_up, *ffn, *last, *last_attn, *logits, *long_x,
+        *long_qkv;
+    void *experts_workspace;   /* of models with experts: as in experts.h */
+    void *recurrent_workspace; /* of models with recurrent layers: as in recurrent.h */
     uint32_t *experts;
     float *shares;
     uint32_t *slice_rows;             /* host [max_logit_rows]: rows of the step */

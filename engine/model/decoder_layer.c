@@ -70,7 +70,7 @@ int decoder_layer_enter(struct decoder *d, uint32_t layer, struct row_range rows
                                           .inv_freq = model_freqs(c, layer),
                                           .rope_scale = model_rope_scale(c, layer),
                                           .n_freqs = c->n_freqs,
-                                          .layer = layer,
+                                          .layer = c->layers[layer].number,
                                           .n_heads = c->n_heads,
                                           .rope = c->layers[layer].is_local,
                                           .query_beta = c->query_beta,
@@ -82,7 +82,8 @@ int decoder_layer_enter(struct decoder *d, uint32_t layer, struct row_range rows
 }
 
 bool decoder_layer_is_indexed(const struct decoder *d, uint32_t layer) {
-    return d->sparse && !d->sparse->sparse->groups && step_window(&d->step, layer) == 0;
+    const uint32_t number = d->model->config.layers[layer].number;
+    return d->sparse && !d->sparse->sparse->groups && step_window(&d->step, number) == 0;
 }
 
 /* Tells whether the step has a sparse prompt for which the layer is a filter. */
@@ -114,7 +115,7 @@ int decoder_layer_index(struct decoder *d, uint32_t layer, const void *q, struct
     const struct sparse_index_args args = {.q = q,
                                            .q_stride = d->qkv_dim,
                                            .kv = d->kv,
-                                           .layer = layer,
+                                           .layer = c->layers[layer].number,
                                            .n_heads = c->n_heads,
                                            .scale = c->attn_scale,
                                            .softcap = c->attn_softcap,
@@ -123,7 +124,7 @@ int decoder_layer_index(struct decoder *d, uint32_t layer, const void *q, struct
     return d->be->ops->sparse->index(d->be, &args, err);
 }
 
-/* Returns the group that the layer is sparse in. */
+/* Returns the group that a layer of this number is sparse in. */
 static uint32_t sparse_group(const struct decoder *d, uint32_t layer) {
     for (uint32_t i = 0; i < d->limits.n_groups; i++)
         if (group_has(&d->limits.groups[i], d->model->config.windows, layer)) return i;
@@ -136,7 +137,7 @@ static struct attn_args attn_of(const struct decoder *d, uint32_t layer, const v
                               .q_stride = d->qkv_dim,
                               .out = d->attn,
                               .kv = d->kv,
-                              .layer = layer,
+                              .layer = c->layers[layer].number,
                               .n_heads = c->n_heads,
                               .scale = c->attn_scale,
                               .softcap = c->attn_softcap,
@@ -146,7 +147,7 @@ static struct attn_args attn_of(const struct decoder *d, uint32_t layer, const v
                               .n_freqs = c->n_freqs,
                               .rope = c->layers[layer].is_local,
                               .slopes = c->slopes,
-                              .group = sparse_group(d, layer)};
+                              .group = sparse_group(d, c->layers[layer].number)};
 }
 
 /* Returns the group whose filter the layer is, n_groups if it is no filter. */
@@ -200,7 +201,9 @@ static int attend_prompts(struct decoder *d, struct attn_args attn, struct error
 
 /* Does the same, unless nothing reads it. */
 static int run_attn_prefill(struct decoder *d, const struct attn_args *attn, struct error *err) {
-    const bool is_last = attn->layer + 1 == d->model->config.n_layers;
+    const struct model_config *c = &d->model->config;
+    const bool is_last =
+        attn->layer + 1 == c->n_attention && !c->layers[c->n_layers - 1].is_recurrent;
     return is_last && !d->last_attends ? 0 : attend_prompts(d, *attn, err);
 }
 

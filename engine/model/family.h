@@ -56,6 +56,8 @@ struct model_family {
     bool qk_norm, whole_qk_norm, no_pre_norms, post_norms, own_ffn_norms, norms_from_one;
     bool layer_norm, norm_bias, parallel, shared_norm;
     bool fused_qkv, qkv_by_group, fused_gate_up, paired_rotary;
+    bool output_gate, recurrent_by_group;
+    bool has_recurrent; /* 'layer_types' has linear_attention (recurrent_config.h) */
     enum model_positions positions;
     uint32_t first_position;
     enum ffn_kind ffn;                    /* of every layer, but for those with experts: */
@@ -74,6 +76,7 @@ struct model_family {
     double usual_local_theta;
     double usual_theta;  /* 0: 10000 */
     bool has_rope_ratio; /* 'rope_ratio' multiplies the base */
+    bool has_mrope;      /* 'mrope_section' deals pairs to three positions; a text's are equal */
     bool scales_queries; /* by their position, with 'llama_4_scaling_beta' */
     /* Unless config.json says so; 0: by the heads' number, and by their size. */
     uint32_t usual_head_dim, usual_query_scalar;
@@ -89,7 +92,7 @@ const struct model_family *family_find(const char *architecture);
 const char *family_of_type(const char *type);
 /* Writes the names of all served architectures to out [FAMILY_LIST_BYTES], with commas between
  * them.  Those with the same end stand behind it, and do not repeat it. */
-enum { FAMILY_LIST_BYTES = 384 };
+enum { FAMILY_LIST_BYTES = 512 };
 void family_list(char *out);
 /* Returns the served architecture whose name is the most like this one. */
 const char *family_nearest(const char *architecture);

@@ -154,12 +154,33 @@ static int run(struct decoder *d, uint32_t layer, void *x, uint32_t n_rows, stru
                                   : run_experts(d, layer, &input, x, n_rows, err);
 }
 
-int feed_forward_run(struct decoder *d, uint32_t layer, const void *attn_out, void *x,
-                     uint32_t n_rows, struct error *err) {
+/* Multiplies what attention gives with its output gate, if the layer has one.  The gate is a
+ * product of what attention read: x is the same still. */
+static int gate_attention(struct decoder *d, uint32_t layer, void *attn_out, const void *x,
+                          uint32_t n_rows, struct error *err) {
+    const struct layer_weights *w = &d->model->layers[layer];
+    const struct gate_args gate = {attn_out, d->gates, n_rows, w->output_gate.rows};
+    struct residual_input input;
+    if (!weight_if_present(&w->output_gate)) return 0;
+    int rc = residual_norm(d, x, n_rows, &w->attn_norm, &w->attn_norm_bias, &input, err);
+    const struct linear_args product = {
+        .x = input.x,
+        .norm = input.norm,
+        .n_rows = n_rows,
+        .n_in = d->model->config.dim,
+        .n_parts = 1,
+        .parts = {{.w = &w->output_gate, .y = d->gates, .y_stride = gate.dim}}};
+    if (!rc) rc = d->be->ops->linear(d->be, &product, err);
+    return rc ? rc : d->be->ops->gate(d->be, &gate, err);
+}
+
+int feed_forward_run(struct decoder *d, uint32_t layer, void *attn_out, void *x, uint32_t n_rows,
+                     struct error *err) {
     const struct layer_weights *w = &d->model->layers[layer];
     const bool parallel = d->model->config.parallel;
+    int rc = gate_attention(d, layer, attn_out, x, n_rows, err);
     /* A parallel block reads x as attention did, before attention is added. */
-    int rc = parallel ? run(d, layer, x, n_rows, err) : 0;
+    if (!rc && parallel) rc = run(d, layer, x, n_rows, err);
     if (!rc) rc = residual_add(d, attn_out, &w->o, &w->o_bias, &w->attn_post_norm, x, n_rows, err);
     if (!rc && !parallel) rc = run(d, layer, x, n_rows, err);
     if (rc || d->model->config.layers[layer].kind == FFN_EXPERTS) return rc;

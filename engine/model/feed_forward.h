@@ -20,8 +20,13 @@ enum ffn_kind {
     FFN_EXPERTS /* several of FFN_GATED, of which each row uses some (experts.h) */
 };
 
-/* What the layers of a model may differ in; but all of FFN_EXPERTS are of one shape. */
+/* What the layers of a model may differ in; but all of FFN_EXPERTS are of one shape, as are all
+ * that are recurrent (model_config.recurrent). */
 struct layer_shape {
+    bool is_recurrent; /* it has a recurrent state in place of attention (recurrent_layer.h) */
+    /* Its number among the recurrent layers, or among those that attend.  A step and the KV cache
+     * know the latter alone, by these numbers. */
+    uint32_t number;
     bool is_local; /* it rotates by model_config.local_freq, unscaled, not by inv_freq */
     bool rotates;  /* even where layers without a window do not */
     /* Its feed-forward part: */
@@ -45,9 +50,10 @@ struct experts_shape feed_forward_experts(const struct model_config *config, uin
  * experts those count that a row uses. */
 double feed_forward_work(const struct model_config *config);
 
-/* Runs the rest of a layer on n_rows rows.  attn_out, act [n_rows, n_heads * head_dim]: what
- * attention computed; x, act [n_rows, dim]: the residual stream, to which the layer adds. */
-int feed_forward_run(struct decoder *d, uint32_t layer, const void *attn_out, void *x,
-                     uint32_t n_rows, struct error *err);
+/* Runs the rest of a layer on n_rows rows.  attn_out, act [n_rows, mixer_attn_width()]: what
+ * attention computed, which an output gate changes; x, act [n_rows, dim]: the residual stream, to
+ * which the layer adds. */
+int feed_forward_run(struct decoder *d, uint32_t layer, void *attn_out, void *x, uint32_t n_rows,
+                     struct error *err);
 
 #endif

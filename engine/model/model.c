@@ -250,7 +250,8 @@ static int prepare(struct loader *l, struct weight *host, uint64_t *bytes) {
     set_rounding(l, host);
     if (rc || model->random) return rc;
     if (moves_rows(&l->query)) rc = reorder(l, host);
-    const float more = rule->is_norm && model->config.norms_from_one ? 1 : 0;
+    const bool is_from_1 = model->config.norms_from_one && !rule->is_from_0;
+    const float more = rule->is_norm && is_from_1 ? 1 : 0;
     const float scale = rule->is_last && model->config.logit_scale ? model->config.logit_scale : 1;
     return rc || (more == 0 && scale == 1) ? rc : adjust(l, more, scale, host);
 }
@@ -371,10 +372,22 @@ static int choose_prefix(struct model *model, const char *dir, struct error *err
                      dir);
 }
 
+/* Refuses recurrent layers that the device cannot run. */
+static int check_recurrent(const struct loader *l) {
+    const struct recurrent_shape *shape = &l->model->config.recurrent;
+    const struct recurrent_ops *ops = l->be->ops->recurrent;
+    if (shape->n_layers == 0 || (ops && ops->takes(l->be, shape))) return 0;
+    return error_set(l->err, ERR_UNSUPPORTED,
+                     "recurrent layers (Gated DeltaNet) with heads of %" PRIu32 " x %" PRIu32
+                     " are not supported on the device %.20s",
+                     shape->k_dim, shape->v_dim, l->be->name);
+}
+
 /* Reads the configuration, opens the files and measures the weights. */
 static int open_model(struct loader *l, const char *dir) {
     struct model *model = l->model;
     int rc = model_config_load(&model->config, dir, l->source->context, l->err);
+    if (!rc) rc = check_recurrent(l);
     if (rc) return rc;
     model->layers = calloc(model->config.n_layers, sizeof(*model->layers));
     if (!model->layers)

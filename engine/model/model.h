@@ -7,6 +7,7 @@
 
 #include "engine/device/backend.h"
 #include "engine/device/experts.h"
+#include "engine/device/recurrent.h"
 #include "engine/device/weight.h"
 #include "engine/model/quantisation.h"
 #include "engine/model/weight_tally.h"
@@ -56,6 +57,10 @@ enum expert_layout {
 struct model_config {
     char architecture[64];
     uint32_t n_vocab, dim, n_layers, n_heads, n_kv_heads, head_dim;
+    uint32_t n_attention; /* layers that attend: n_layers less recurrent.n_layers */
+    struct recurrent_shape recurrent;
+    bool recurrent_by_group;    /* their products lie by k head in the checkpoint (weight_find.h) */
+    bool output_gate;           /* attention's output is multiplied with sigmoid(gate(x)) */
     struct layer_shape *layers; /* [n_layers], owned: their feed-forward parts */
     uint32_t max_position;      /* trained context, tokens */
     uint32_t window;   /* tokens that some layers see at most; 0: all layers see everything */
@@ -112,6 +117,9 @@ struct layer_weights {
     struct weight attn_norm, attn_norm_bias, ffn_norm_bias, q, k, v, o, q_bias, k_bias, v_bias,
         o_bias, q_norm, k_norm;
     struct weight sinks; /* of SOFTMAX_SINKS */
+    struct weight output_gate;
+    /* Of a recurrent layer, beside q, k, v and o; members as in struct recurrent_args. */
+    struct weight z, b, a, conv, a_log, dt_bias, mixer_norm;
     struct weight attn_post_norm, ffn_post_norm;
     struct weight ffn_norm, gate, up, down, gate_bias, up_bias, down_bias; /* stacks of experts */
     struct weight router, router_bias, choice_bias;

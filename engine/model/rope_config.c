@@ -73,6 +73,7 @@ static int check_keys(const struct rope_reader *r) {
     json_object_foreach((json_t *)r->rope, key, value) {
         size_t i = 0;
         while (i < sizeof(known) / sizeof(known[0]) && strcmp(key, known[i]) != 0) i++;
+        if (family_of(r)->has_mrope && strncmp(key, "mrope_", strlen("mrope_")) == 0) continue;
         if (i == sizeof(known) / sizeof(known[0]))
             return refuse(r, ERR_UNSUPPORTED, key, "is not a known rotary setting");
     }

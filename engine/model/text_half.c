@@ -17,9 +17,12 @@ static const struct wrapper {
     const char *architecture;
     /* The 'model_type' of text models that it may have; the first is the usual one. */
     const char *types[MAX_TYPES];
+    bool is_untied; /* unless it says that its embeddings are tied */
 } wrappers[] = {
-    {"Gemma3ForConditionalGeneration", {"gemma3_text"}},
-    {"Mistral3ForConditionalGeneration", {"mistral", "ministral3"}},
+    {"Gemma3ForConditionalGeneration", {"gemma3_text"}, false},
+    {"Mistral3ForConditionalGeneration", {"mistral", "ministral3"}, false},
+    {"Qwen3_5ForConditionalGeneration", {"qwen3_5_text"}, true},
+    {"Qwen3_5MoeForConditionalGeneration", {"qwen3_5_moe_text"}, true},
 };
 
 /* The settings that transformers has for keys which 'text_config' lacks.  What family.c has as the
@@ -40,6 +43,14 @@ static const struct usual_settings {
                    " \"num_key_value_heads\": 8, \"head_dim\": 128,"
                    " \"max_position_embeddings\": 262144, \"eos_token_id\": 2,"
                    " \"bos_token_id\": 1}"},
+    {"qwen3_5_text", "{\"vocab_size\": 248320, \"hidden_size\": 4096, \"intermediate_size\": 12288,"
+                     " \"num_hidden_layers\": 32, \"num_attention_heads\": 16,"
+                     " \"num_key_value_heads\": 4, \"max_position_embeddings\": 32768}"},
+    {"qwen3_5_moe_text",
+     "{\"vocab_size\": 248320, \"hidden_size\": 2048, \"moe_intermediate_size\": 512,"
+     " \"shared_expert_intermediate_size\": 512, \"num_experts\": 256, \"num_experts_per_tok\": 8,"
+     " \"num_hidden_layers\": 40, \"num_attention_heads\": 16, \"num_key_value_heads\": 2,"
+     " \"max_position_embeddings\": 32768}"},
 };
 
 /* Keys beside 'text_config' that hold for the text model, too. */
@@ -91,10 +102,10 @@ static int add_usual(json_t *text, const char *type) {
     return 0;
 }
 
-/* Sets what holds for all parts of the model.  A wrapper that does not say it ties its
- * embeddings. */
-static int add_outer(json_t *text, const json_t *config) {
-    int failed = json_object_set_new(text, "tie_word_embeddings", json_true());
+/* Sets what holds for all parts of the model. */
+static int add_outer(json_t *text, const struct wrapper *wrapper, const json_t *config) {
+    int failed =
+        json_object_set_new(text, "tie_word_embeddings", json_boolean(!wrapper->is_untied));
     for (size_t i = 0; i < COUNT(outer_keys); i++) {
         json_t *value = (json_t *)config_get(config, outer_keys[i].key);
         if (value && (outer_keys[i].wins || !config_get(text, outer_keys[i].key)))
@@ -120,7 +131,7 @@ int text_half_config(json_t **out, const json_t *config, const char *label, stru
                          "model of %s that is supported",
                          label, type ? type : "", wrapper->architecture);
     json_t *text = inner ? json_copy((json_t *)inner) : json_object();
-    if (!text || add_usual(text, type) || add_outer(text, config) ||
+    if (!text || add_usual(text, type) || add_outer(text, wrapper, config) ||
         json_object_set_new(text, "model_type", json_string(type)) ||
         json_object_set_new(text, "architectures", json_pack("[s]", family))) {
         json_decref(text);

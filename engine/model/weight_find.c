@@ -27,6 +27,8 @@ static uint32_t n_groups_of(const struct weight_query *q, enum weight_side whole
     const bool is_paired =
         q->rule->stacked && whole == SIDE_GATE_UP && q->config->expert_layout >= EXPERTS_PAIRED;
     if (q->config->qkv_by_group && whole == SIDE_QKV) return q->config->n_kv_heads;
+    if (whole == SIDE_Q_GATE) return q->config->n_heads;
+    if (whole == SIDE_CHANNELS_Z || whole == SIDE_B_A) return q->config->recurrent.n_k_heads;
     return is_paired ? weights_side(SIDE_FFN, q->config, q->shape) : 1;
 }
 

@@ -15,6 +15,9 @@
  *   in the file       q0 q1 k0 v0 | q2 q3 k1 v1     two queries in the group of a KV head
  *   for the decoder   q0 q1 q2 q3,  k0 k1,  v0 v1   each head_dim rows
  *
+ * Output gates lie likewise, each head's beside its query.  In Qwen3-Next's recurrent layers all
+ * products do, by k head: q, k, v and z in one tensor, b and a in another.
+ *
  * Thread: any.  Memory: none; a weight that is found points into the files. */
 #ifndef ENGINE_MODEL_WEIGHT_FIND_H
 #define ENGINE_MODEL_WEIGHT_FIND_H

@@ -36,11 +36,19 @@ static const struct weight_rule layer_rules[] = {
     {.name = "model.layers.#.input_layernorm.bias", .at = IN_LAYER(attn_norm_bias),
      .rows = SIDE_VECTOR, .cols = SIDE_DIM, .with = TRAIT_NORM_BIAS},
     {.name = "model.layers.#.self_attn.q_proj.weight", .at = IN_LAYER(q),
-     .rows = SIDE_Q, .cols = SIDE_DIM, .without = TRAIT_FUSED_QKV, .is_rotary = true},
+     .rows = SIDE_Q, .cols = SIDE_DIM,
+     .without = TRAIT_FUSED_QKV | TRAIT_RECURRENT | TRAIT_OUTPUT_GATE, .is_rotary = true},
+    {.name = "model.layers.#.self_attn.q_proj.weight", .at = IN_LAYER(q),
+     .rows = SIDE_Q, .cols = SIDE_DIM, .whole = SIDE_Q_GATE, .with = TRAIT_OUTPUT_GATE,
+     .is_rotary = true},
+    {.name = "model.layers.#.self_attn.q_proj.weight", .at = IN_LAYER(output_gate),
+     .rows = SIDE_Q, .cols = SIDE_DIM, .whole = SIDE_Q_GATE, .before = SIDE_Q,
+     .with = TRAIT_OUTPUT_GATE},
     {.name = "model.layers.#.self_attn.k_proj.weight", .at = IN_LAYER(k),
-     .rows = SIDE_KV, .cols = SIDE_DIM, .without = TRAIT_FUSED_QKV, .is_rotary = true},
+     .rows = SIDE_KV, .cols = SIDE_DIM, .without = TRAIT_FUSED_QKV | TRAIT_RECURRENT,
+     .is_rotary = true},
     {.name = "model.layers.#.self_attn.v_proj.weight", .at = IN_LAYER(v),
-     .rows = SIDE_KV, .cols = SIDE_DIM, .without = TRAIT_FUSED_QKV},
+     .rows = SIDE_KV, .cols = SIDE_DIM, .without = TRAIT_FUSED_QKV | TRAIT_RECURRENT},
     {.name = "model.layers.#.self_attn.qkv_proj.weight", .at = IN_LAYER(q),
      .rows = SIDE_Q, .cols = SIDE_DIM, .whole = SIDE_QKV, .with = TRAIT_FUSED_QKV, .is_rotary = true},
     {.name = "model.layers.#.self_attn.qkv_proj.weight", .at = IN_LAYER(k),
@@ -50,7 +58,7 @@ static const struct weight_rule layer_rules[] = {
      .rows = SIDE_KV, .cols = SIDE_DIM, .whole = SIDE_QKV, .before = SIDE_QK,
      .with = TRAIT_FUSED_QKV},
     {.name = "model.layers.#.self_attn.o_proj.weight", .at = IN_LAYER(o),
-     .rows = SIDE_DIM, .cols = SIDE_Q},
+     .rows = SIDE_DIM, .cols = SIDE_Q, .without = TRAIT_RECURRENT},
     {.name = "model.layers.#.self_attn.q_proj.bias", .at = IN_LAYER(q_bias),
      .rows = SIDE_VECTOR, .cols = SIDE_Q, .with = TRAIT_QKV_BIAS, .without = TRAIT_FUSED_QKV,
      .is_rotary = true},
@@ -102,6 +110,56 @@ static const struct weight_rule layer_rules[] = {
      .without = TRAIT_NO_PRE_NORMS, .is_norm = true},
     {.name = "model.layers.#.post_feedforward_layernorm.weight", .at = IN_LAYER(ffn_post_norm),
      .rows = SIDE_VECTOR, .cols = SIDE_DIM, .with = TRAIT_OWN_FFN_NORMS, .is_norm = true},
+
+    {.name = "model.layers.#.linear_attn.in_proj_qkv.weight", .at = IN_LAYER(q),
+     .rows = SIDE_KEYS, .cols = SIDE_DIM, .whole = SIDE_CHANNELS, .with = TRAIT_RECURRENT,
+     .without = TRAIT_RECURRENT_BY_GROUP},
+    {.name = "model.layers.#.linear_attn.in_proj_qkv.weight", .at = IN_LAYER(k),
+     .rows = SIDE_KEYS, .cols = SIDE_DIM, .whole = SIDE_CHANNELS, .before = SIDE_KEYS,
+     .with = TRAIT_RECURRENT, .without = TRAIT_RECURRENT_BY_GROUP},
+    {.name = "model.layers.#.linear_attn.in_proj_qkv.weight", .at = IN_LAYER(v),
+     .rows = SIDE_VALUES, .cols = SIDE_DIM, .whole = SIDE_CHANNELS, .before = SIDE_2KEYS,
+     .with = TRAIT_RECURRENT, .without = TRAIT_RECURRENT_BY_GROUP},
+    {.name = "model.layers.#.linear_attn.in_proj_z.weight", .at = IN_LAYER(z),
+     .rows = SIDE_VALUES, .cols = SIDE_DIM, .with = TRAIT_RECURRENT,
+     .without = TRAIT_RECURRENT_BY_GROUP},
+    {.name = "model.layers.#.linear_attn.in_proj_b.weight", .at = IN_LAYER(b),
+     .rows = SIDE_V_HEADS, .cols = SIDE_DIM, .with = TRAIT_RECURRENT,
+     .without = TRAIT_RECURRENT_BY_GROUP},
+    {.name = "model.layers.#.linear_attn.in_proj_a.weight", .at = IN_LAYER(a),
+     .rows = SIDE_V_HEADS, .cols = SIDE_DIM, .with = TRAIT_RECURRENT,
+     .without = TRAIT_RECURRENT_BY_GROUP},
+    {.name = "model.layers.#.linear_attn.in_proj_qkvz.weight", .at = IN_LAYER(q),
+     .rows = SIDE_KEYS, .cols = SIDE_DIM, .whole = SIDE_CHANNELS_Z,
+     .with = TRAIT_RECURRENT | TRAIT_RECURRENT_BY_GROUP},
+    {.name = "model.layers.#.linear_attn.in_proj_qkvz.weight", .at = IN_LAYER(k),
+     .rows = SIDE_KEYS, .cols = SIDE_DIM, .whole = SIDE_CHANNELS_Z, .before = SIDE_KEYS,
+     .with = TRAIT_RECURRENT | TRAIT_RECURRENT_BY_GROUP},
+    {.name = "model.layers.#.linear_attn.in_proj_qkvz.weight", .at = IN_LAYER(v),
+     .rows = SIDE_VALUES, .cols = SIDE_DIM, .whole = SIDE_CHANNELS_Z, .before = SIDE_2KEYS,
+     .with = TRAIT_RECURRENT | TRAIT_RECURRENT_BY_GROUP},
+    {.name = "model.layers.#.linear_attn.in_proj_qkvz.weight", .at = IN_LAYER(z),
+     .rows = SIDE_VALUES, .cols = SIDE_DIM, .whole = SIDE_CHANNELS_Z, .before = SIDE_CHANNELS,
+     .with = TRAIT_RECURRENT | TRAIT_RECURRENT_BY_GROUP},
+    {.name = "model.layers.#.linear_attn.in_proj_ba.weight", .at = IN_LAYER(b),
+     .rows = SIDE_V_HEADS, .cols = SIDE_DIM, .whole = SIDE_B_A,
+     .with = TRAIT_RECURRENT | TRAIT_RECURRENT_BY_GROUP},
+    {.name = "model.layers.#.linear_attn.in_proj_ba.weight", .at = IN_LAYER(a),
+     .rows = SIDE_V_HEADS, .cols = SIDE_DIM, .whole = SIDE_B_A, .before = SIDE_V_HEADS,
+     .with = TRAIT_RECURRENT | TRAIT_RECURRENT_BY_GROUP},
+    {.name = "model.layers.#.linear_attn.conv1d.weight", .at = IN_LAYER(conv),
+     .rows = SIDE_ONE, .cols = SIDE_TAPS, .stacked = SIDE_CHANNELS, .with = TRAIT_RECURRENT,
+     .is_small = true},
+    {.name = "model.layers.#.linear_attn.A_log", .at = IN_LAYER(a_log),
+     .rows = SIDE_VECTOR, .cols = SIDE_V_HEADS, .with = TRAIT_RECURRENT},
+    {.name = "model.layers.#.linear_attn.dt_bias", .at = IN_LAYER(dt_bias),
+     .rows = SIDE_VECTOR, .cols = SIDE_V_HEADS, .with = TRAIT_RECURRENT},
+    {.name = "model.layers.#.linear_attn.norm.weight", .at = IN_LAYER(mixer_norm),
+     .rows = SIDE_VECTOR, .cols = SIDE_V_HEAD, .with = TRAIT_RECURRENT, .is_norm = true,
+     .is_from_0 = true},
+    {.name = "model.layers.#.linear_attn.out_proj.weight", .at = IN_LAYER(o),
+     .rows = SIDE_DIM, .cols = SIDE_VALUES, .with = TRAIT_RECURRENT},
+
     {.name = "model.layers.#.mlp.gate_proj.weight", .at = IN_LAYER(gate),
      .rows = SIDE_FFN, .cols = SIDE_DIM, .without = TRAIT_FUSED_GATE_UP | TRAIT_PLAIN_FFN | TRAIT_EXPERTS},
     {.name = "model.layers.#.mlp.up_proj.weight", .at = IN_LAYER(up),
@@ -219,17 +277,17 @@ const struct weight_rule *weights_find(const char *name) {
 }
 
 static unsigned traits_of(const struct model_config *c, const struct layer_shape *shape) {
-    const bool experts = shape && shape->n_experts > 0;
+    const bool experts = shape && shape->n_experts > 0, recurs = shape && shape->is_recurrent;
     const enum expert_layout layout = c->expert_layout;
     const struct {
         bool has;
         enum weight_trait trait;
     } all[] = {
         {c->tied_head, TRAIT_TIED},
-        {c->qkv_bias, TRAIT_QKV_BIAS},
-        {c->o_bias, TRAIT_O_BIAS},
+        {c->qkv_bias && !recurs, TRAIT_QKV_BIAS},
+        {c->o_bias && !recurs, TRAIT_O_BIAS},
         {c->mlp_bias, TRAIT_MLP_BIAS},
-        {c->qk_norm, TRAIT_QK_NORM},
+        {c->qk_norm && !recurs, TRAIT_QK_NORM},
         {c->post_norms, TRAIT_POST_NORMS},
         {c->own_ffn_norms, TRAIT_OWN_FFN_NORMS},
         {c->fused_qkv, TRAIT_FUSED_QKV},
@@ -249,6 +307,9 @@ static unsigned traits_of(const struct model_config *c, const struct layer_shape
         {c->has_shared_gate, TRAIT_SHARED_GATE},
         {c->has_router_bias, TRAIT_ROUTER_BIAS},
         {c->has_choice_bias, TRAIT_CHOICE_BIAS},
+        {recurs, TRAIT_RECURRENT},
+        {c->recurrent_by_group, TRAIT_RECURRENT_BY_GROUP},
+        {c->output_gate && !recurs, TRAIT_OUTPUT_GATE},
     };
     unsigned traits = 0;
     for (size_t i = 0; i < COUNT(all); i++)
@@ -264,7 +325,7 @@ bool weights_rule_applies(const struct weight_rule *rule, const struct model_con
 
 unsigned weights_uses(const struct weight_rule *rule, const struct model_config *config) {
     const bool is_head = config->tied_head && rule->at == IN_MODEL(embedding) && rule->is_table;
-    if (rule->rows == SIDE_VECTOR) return WEIGHT_VECTOR;
+    if (rule->rows == SIDE_VECTOR || rule->is_small) return WEIGHT_VECTOR;
     return rule->is_table ? WEIGHT_TABLE | (is_head ? WEIGHT_PRODUCT : 0) : WEIGHT_PRODUCT;
 }
 
@@ -272,6 +333,9 @@ uint32_t weights_side(enum weight_side side, const struct model_config *config,
                       const struct layer_shape *shape) {
     const uint32_t q = config->n_heads * config->head_dim,
                    kv = config->n_kv_heads * config->head_dim;
+    const struct recurrent_shape *recurrent = &config->recurrent;
+    const uint32_t keys = recurrent->n_k_heads * recurrent->k_dim,
+                   values = recurrent->n_v_heads * recurrent->v_dim;
     switch (side) {
     case SIDE_NONE: break;
     case SIDE_VECTOR:
@@ -289,6 +353,16 @@ uint32_t weights_side(enum weight_side side, const struct model_config *config,
     case SIDE_HEADS: return config->n_heads;
     case SIDE_EXPERTS: return shape->n_experts;
     case SIDE_SHARED: return shape->shared_dim;
+    case SIDE_KEYS: return keys;
+    case SIDE_2KEYS: return 2 * keys;
+    case SIDE_VALUES: return values;
+    case SIDE_CHANNELS: return 2 * keys + values;
+    case SIDE_CHANNELS_Z: return 2 * keys + 2 * values;
+    case SIDE_V_HEADS: return recurrent->n_v_heads;
+    case SIDE_B_A: return 2 * recurrent->n_v_heads;
+    case SIDE_V_HEAD: return recurrent->v_dim;
+    case SIDE_TAPS: return recurrent->width;
+    case SIDE_Q_GATE: return 2 * q;
     }
     return 0;
 }

@@ -31,7 +31,18 @@ enum weight_side {
     SIDE_HEAD,
     SIDE_HEADS,
     SIDE_EXPERTS,
-    SIDE_SHARED
+    SIDE_SHARED,
+    /* Of a recurrent layer (struct recurrent_shape): */
+    SIDE_KEYS,       /* q, or k */
+    SIDE_2KEYS,      /* both */
+    SIDE_VALUES,     /* v, or z */
+    SIDE_CHANNELS,   /* q, k and v */
+    SIDE_CHANNELS_Z, /* these and z */
+    SIDE_V_HEADS,    /* b, or a */
+    SIDE_B_A,        /* both */
+    SIDE_V_HEAD,
+    SIDE_TAPS,  /* of the convolution */
+    SIDE_Q_GATE /* of attention with an output gate: q and the gate */
 };
 
 /* What tensors a model has, as a set of bits. */
@@ -59,7 +70,10 @@ enum weight_trait {
     TRAIT_SHARED_EXPERT = 1048576,
     TRAIT_SHARED_GATE = 2097152,
     TRAIT_ROUTER_BIAS = 4194304,
-    TRAIT_CHOICE_BIAS = 8388608
+    TRAIT_CHOICE_BIAS = 8388608,
+    TRAIT_RECURRENT = 16777216,
+    TRAIT_RECURRENT_BY_GROUP = 33554432,
+    TRAIT_OUTPUT_GATE = 67108864
 };
 
 struct weight_rule {
@@ -75,6 +89,8 @@ struct weight_rule {
     unsigned with,
         without;    /* weight_trait: a model has the tensor if it has all and none of these */
     bool is_norm;   /* a vector that scales: 1 where weights are random */
+    bool is_from_0; /* of a norm: as it is, whatever model_config.norms_from_one says */
+    bool is_small;  /* read like a vector, not multiplied with */
     bool is_rotary; /* its rows are q's or k's (rotary_order.h) */
     bool is_table;  /* its rows are looked up */
     bool is_last;   /* of the norm before the logits (model_config.logit_scale) */

@@ -123,7 +123,7 @@ static void step(struct backend *be, const struct layer *l, struct run *run, con
                  uint32_t layer) {
     const struct recurrent_shape *s = &l->shape;
     struct step_seq seqs[N_TEXTS];
-    struct step step = {.seqs = seqs};
+    struct step step = {.seqs = seqs, .has_states = true};
     struct error err = {0};
     uint32_t texts[N_TEXTS];
     for (uint32_t i = 0; i < N_TEXTS; i++) {

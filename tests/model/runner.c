@@ -19,6 +19,24 @@ static void *zalloc(size_t n, size_t size) {
     return memory;
 }
 
+enum { N_SEQS = 64 }; /* that a runner begins, with recurrent layers */
+
+/* Makes the pool of recurrent states, if the model has any.  Slots begin with what no state is, so
+ * that a text which does not begin with zeros is seen. */
+static void make_states(struct runner *r) {
+    struct error err = {0};
+    const struct recurrent_shape *shape = &r->model->config.recurrent;
+    if (shape->n_layers == 0) return;
+    assert_true(r->be->ops->recurrent && r->be->ops->recurrent->takes(r->be, shape));
+    r->states = state_pool_of(shape, r->be->act_dtype, 2 * N_SEQS);
+    const size_t bytes = r->states.n_slots * r->states.slot_bytes;
+    check(r->be->ops->alloc(r->be, bytes, &r->states.base, &err), &err);
+    void *junk = zalloc(bytes, 1);
+    memset(junk, 0x3f, bytes);
+    check(r->be->ops->upload(r->be, r->states.base, junk, bytes, &err), &err);
+    free(junk);
+}
+
 static void make_pool(struct runner *r, uint32_t n_pages, enum page_format format) {
     struct error err = {0};
     const struct model_config *c = &r->model->config;
@@ -52,22 +70,28 @@ void runner_open_on(struct runner *r, const char *dir, uint32_t context, struct 
     *r = (struct runner){.be = be};
     check(model_load(&r->model, dir, &source, r->be, &err), &err);
     make_pool(r, n_pages, kv_format);
-    check(decoder_create(&r->decoder, r->model, r->be, &r->kv, limits, &err), &err);
+    make_states(r);
+    struct decoder_limits of_model = *limits;
+    if (r->states.n_slots > 0) of_model.states = &r->states, of_model.max_long_rows = 0;
+    check(decoder_create(&r->decoder, r->model, r->be, &r->kv, &of_model, &err), &err);
 }
 
 void runner_close(struct runner *r) {
     assert_int_equal(r->n_free, r->kv.n_pages); /* every sequence was finished */
     decoder_destroy(r->decoder);
     r->be->ops->free(r->be, r->kv.base);
+    r->be->ops->free(r->be, r->states.base);
     free(r->free_pages);
     model_destroy(r->model, r->be);
     r->be->ops->destroy(r->be);
 }
 
 void runner_seq_init(struct runner *r, struct runner_seq *seq, uint32_t max_tokens) {
-    const uint32_t n_layers = r->model->config.n_layers;
+    const uint32_t n_layers = r->model->config.n_attention;
     *seq = (struct runner_seq){.n_pages = (max_tokens + PAGE_TOKENS - 1) / PAGE_TOKENS};
     assert_true((uint64_t)n_layers * seq->n_pages <= r->n_free);
+    assert_true(r->states.n_slots == 0 || r->n_seqs < N_SEQS);
+    seq->state = (struct state_slots){STATE_ZERO, 2 * r->n_seqs++};
     seq->pages = zalloc(n_layers, sizeof(*seq->pages));
     for (uint32_t l = 0; l < n_layers; l++)
         seq->pages[l] = zalloc(seq->n_pages, sizeof(**seq->pages));
@@ -76,7 +100,7 @@ void runner_seq_init(struct runner *r, struct runner_seq *seq, uint32_t max_toke
 }
 
 void runner_seq_fini(struct runner *r, struct runner_seq *seq) {
-    for (uint32_t l = 0; l < r->model->config.n_layers; l++) {
+    for (uint32_t l = 0; l < r->model->config.n_attention; l++) {
         for (uint32_t p = 0; p < seq->n_pages; p++) r->free_pages[r->n_free++] = seq->pages[l][p];
         free(seq->pages[l]);
     }
@@ -92,7 +116,7 @@ struct step_arrays {
 
 static void fill_seq(const struct runner *r, const struct runner_rows *rows, struct step *step,
                      struct step_arrays *arrays, uint32_t i) {
-    const uint32_t n_layers = r->model->config.n_layers, end = rows->seq->n_tokens + rows->n;
+    const uint32_t n_layers = r->model->config.n_attention, end = rows->seq->n_tokens + rows->n;
     struct kv_view *views = arrays->views + (size_t)i * n_layers;
     assert_true(end <= rows->seq->n_pages * PAGE_TOKENS);
     for (uint32_t l = 0; l < n_layers; l++)
@@ -100,6 +124,8 @@ static void fill_seq(const struct runner *r, const struct runner_rows *rows, str
             .pages = rows->seq->pages[l], .n_slots = end, .append_slot = rows->seq->n_tokens};
     arrays->seqs[i] =
         (struct step_seq){.first_row = step->n_rows, .n_rows = rows->n, .layers = views};
+    arrays->seqs[i].state = rows->seq->state;
+    arrays->seqs[i].n_before = rows->seq->n_tokens;
     for (uint32_t j = 0; j < rows->n; j++, step->n_rows++) {
         arrays->tokens[step->n_rows] = rows->tokens[j];
         arrays->positions[step->n_rows] = rows->seq->n_tokens + j;
@@ -116,7 +142,7 @@ static struct step_arrays arrays_make(const struct runner *r, size_t n_rows, siz
         .tokens = zalloc(n_rows, sizeof(uint32_t)),
         .positions = zalloc(n_rows, sizeof(uint32_t)),
         .seqs = zalloc(n_seqs, sizeof(struct step_seq)),
-        .views = zalloc(n_seqs * r->model->config.n_layers, sizeof(struct kv_view)),
+        .views = zalloc(n_seqs * r->model->config.n_attention, sizeof(struct kv_view)),
     };
 }
 
@@ -124,7 +150,7 @@ static struct step empty_step(const struct runner *r, const struct step_arrays *
     return (struct step){.tokens = arrays->tokens,
                          .positions = arrays->positions,
                          .seqs = arrays->seqs,
-                         .n_layers = r->model->config.n_layers};
+                         .n_layers = r->model->config.n_attention};
 }
 
 static void arrays_free(struct step_arrays *arrays) {
@@ -145,7 +171,11 @@ void runner_step(struct runner *r, const struct runner_rows *rows, uint32_t n_se
     step.n_seqs = n_seqs;
     for (uint32_t i = 0; i < n_seqs; i++) fill_seq(r, &rows[i], &step, &arrays, i);
     check(decoder_step(r->decoder, &step, samples, n_samples, results, NULL, logits, &err), &err);
-    for (uint32_t i = 0; i < n_seqs; i++) rows[i].seq->n_tokens += rows[i].n;
+    for (uint32_t i = 0; i < n_seqs; i++) {
+        struct state_slots *state = &rows[i].seq->state;
+        rows[i].seq->n_tokens += rows[i].n;
+        *state = (struct state_slots){state->to, state->to ^ 1};
+    }
     arrays_free(&arrays);
 }
 

@@ -10,7 +10,9 @@
 
 #include "engine/cpu/cpu.h"
 #include "engine/device/pages.h"
+#include "engine/device/recurrent.h"
 #include "engine/device/sample.h"
+#include "engine/device/step.h"
 #include "engine/model/decoder.h"
 #include "engine/model/model.h"
 
@@ -25,12 +27,15 @@ struct runner {
     const struct attn_sparse *sparse; /* of every step's sequence with more than one row, or NULL */
     uint32_t *free_pages;             /* [n_free] used as a stack */
     uint32_t n_free;
+    struct state_pool states; /* of models with recurrent layers: N_SEQS sequences' */
+    uint32_t n_seqs;          /* that have been begun */
 };
 
 struct runner_seq {
     uint32_t **pages; /* [n_layers][n_pages] */
     uint32_t n_pages; /* per layer */
     uint32_t n_tokens;
+    struct state_slots state; /* of its newest step; each step goes to the other one of two slots */
 };
 
 /* One sequence's rows in a step. */

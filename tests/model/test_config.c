@@ -200,8 +200,8 @@ TEST(names_the_architecture_that_is_the_nearest) {
                    "nearest is Phi3ForCausalLM");
     expect_refused("{\"architectures\":[\"Gemma4ForConditionalGeneration\"]}", ERR_UNSUPPORTED,
                    "nearest is Gemma3ForConditionalGeneration");
-    expect_refused("{\"architectures\":[\"Qwen3_5MoeForConditionalGeneration\"]}", ERR_UNSUPPORTED,
-                   "; ForConditionalGeneration: Gemma3, Mistral3");
+    expect_refused("{\"architectures\":[\"Qwen9ForConditionalGeneration\"]}", ERR_UNSUPPORTED,
+                   "; ForConditionalGeneration: Gemma3, Mistral3, Qwen3_5");
 }
 
 TEST(refuses_what_the_decoder_cannot_do) {
@@ -211,8 +211,8 @@ TEST(refuses_what_the_decoder_cannot_do) {
     expect_refused("{\"use_bidirectional_attention\":true}", ERR_UNSUPPORTED,
                    "use_bidirectional_attention");
     expect_refused("{\"attn_logit_softcapping\":50}", ERR_UNSUPPORTED, "attn_logit_softcapping");
-    expect_refused("{\"architectures\":[\"Qwen3_5ForConditionalGeneration\"]}", ERR_UNSUPPORTED,
-                   "'Qwen3_5ForConditionalGeneration' is not supported: there is no linear");
+    expect_refused("{\"architectures\":[\"Llama4ForConditionalGeneration\"]}", ERR_UNSUPPORTED,
+                   "'Llama4ForConditionalGeneration' is not supported: there is no chunked");
     expect_refused("{\"architectures\":[]}", ERR_INVALID, "architectures");
     expect_refused("{\"architectures\":null}", ERR_INVALID, "architectures");
     expect_refused("{\"hidden_act\":\"gelu\"}", ERR_UNSUPPORTED, "hidden_act");
