@@ -10,11 +10,16 @@
  * through two layers of random weights.  transformers itself, run on these models and prompts in
  * bfloat16, is off by 0.8 to 2.1 % of the largest logit at the median position, and by 1.0 to 7.8 %
  * at the worst of a prompt: those are the bounds, of the mean and of each.  A wrong rotation, mask,
- * bias or scale is off by far more. */
+ * bias or scale is off by far more.
+ *
+ * What is off by more must be within its bound of another answer of the model, which near ties of
+ * routers allow (router_ties.h). */
 #include "tests/cuda/cuda_test.h"
 
 #include "engine/device/backend.h"
 #include "engine/device/pages.h"
+#include "engine/model/feed_forward.h"
+#include "tests/cuda/router_ties.h"
 #include "tests/model/goldens.h"
 #include "tests/model/runner.h"
 #include "tests/model/tiny_models.h"
@@ -27,15 +32,13 @@ struct bounds {
 };
 static const struct bounds usual_bounds = {0.021, 0.078};
 
-/* Checkpoints whose logits depend more on roundings, because scores are steep, or two experts fit
- * nearly alike; with what transformers is off by there. */
+/* Checkpoints whose logits depend more on roundings, because scores are steep; with what
+ * transformers is off by there. */
 static const struct {
     const char *name;
     struct bounds bounds;
 } coarse[] = {
     {"ministral3-gqa-bf16-head32", {0.0214, 0.112}},
-    {"gptoss-mqa-bf16-head32-columns", {0.0264, 0.105}},
-    {"qwen3moe-gqa-bf16-head64", {0.021, 0.0841}},
 };
 
 static const enum page_format page_formats[] = {PAGE_BF16, PAGE_F16, PAGE_F32};
@@ -64,8 +67,30 @@ static double error_of(const float *got, const float *expected, uint32_t n, cons
     return worst / scale;
 }
 
-static void check_prompt(struct runner *r, const struct golden_prompt *p, uint32_t chunk,
-                         const char *name, struct errors *errors) {
+static bool has_experts(const struct model_config *config) {
+    bool has = false;
+    for (uint32_t l = 0; l < config->n_layers; l++) has |= config->layers[l].n_experts > 0;
+    return has;
+}
+
+/* Returns the least error by what the model may answer after n tokens.  It tries no more once one
+ * is within the bound. */
+static double least_error_of(struct router_ties *ties, const float *got, const uint32_t *tokens,
+                             uint32_t n, double bound, const char *what) {
+    const uint32_t n_vocab = ties->oracle.model->config.n_vocab;
+    float *logits = calloc(n_vocab, sizeof(*logits));
+    double least = INFINITY;
+    assert_non_null(logits);
+    for (uint32_t i = 0; i < N_ROUTER_TRIES && least > bound; i++) {
+        router_ties_try(ties, tokens, n, MAX_ROWS, logits);
+        least = fmin(least, error_of(got, logits, n_vocab, what));
+    }
+    free(logits);
+    return least;
+}
+
+static void check_prompt(struct runner *r, struct router_ties *ties, const struct golden_prompt *p,
+                         uint32_t chunk, const char *name, struct errors *errors) {
     const uint32_t n_vocab = r->model->config.n_vocab;
     float *logits = calloc(n_vocab, sizeof(*logits));
     assert_non_null(logits);
@@ -75,7 +100,14 @@ static void check_prompt(struct runner *r, const struct golden_prompt *p, uint32
         snprintf(what, sizeof(what), "%s, position %u, chunks of %u", name, p->positions[i], chunk);
         runner_seq_init(r, &seq, p->n_tokens);
         runner_feed(r, &seq, p->tokens, p->positions[i] + 1, chunk, logits);
-        const double error = error_of(logits, p->logits + (size_t)i * n_vocab, n_vocab, what);
+        double error = error_of(logits, p->logits + (size_t)i * n_vocab, n_vocab, what);
+        if (error > errors->bounds.worst && ties) {
+            const double golden = error;
+            error = fmin(error, least_error_of(ties, logits, p->tokens, p->positions[i] + 1,
+                                               errors->bounds.worst, what));
+            printf("%s: off by %g of the largest logit, with near ties of routers by %g\n", what,
+                   golden, error);
+        }
         if (error > errors->bounds.worst) {
             printf("%s: off by %g of the largest logit, allowed are %g\n", what, error,
                    errors->bounds.worst);
@@ -92,6 +124,7 @@ static void check_prompt(struct runner *r, const struct golden_prompt *p, uint32
 static bool check_model(const char *name, enum page_format page_format) {
     static const uint32_t chunks[] = {MAX_ROWS, 7, 1};
     struct runner r;
+    struct router_ties ties;
     struct goldens goldens;
     struct error err = {0};
     struct backend *be = NULL;
@@ -99,18 +132,20 @@ static bool check_model(const char *name, enum page_format page_format) {
     snprintf(dir, sizeof(dir), "%s/%s", models_dir, name);
     must(cuda_backend_create(&be, &(struct cuda_config){0}, &err), &err);
     goldens_load(&goldens, dir);
-    runner_open_on(
-        &r, dir, goldens.context, be, N_PAGES, page_format,
-        &(struct decoder_limits){.max_rows = MAX_ROWS, .max_logit_rows = MAX_LOGIT_ROWS});
+    const struct decoder_limits limits = {.max_rows = MAX_ROWS, .max_logit_rows = MAX_LOGIT_ROWS};
+    runner_open_on(&r, dir, goldens.context, be, N_PAGES, page_format, &limits);
+    const bool routes = has_experts(&r.model->config);
+    if (routes) router_ties_init(&ties, dir, goldens.context, N_PAGES, &limits);
     struct errors errors = {.bounds = bounds_of(name)};
     for (uint32_t i = 0; i < goldens.n_prompts; i++) {
         for (size_t c = 0; c < sizeof(chunks) / sizeof(chunks[0]); c++) {
             if (small && goldens.prompts[i].n_tokens > SMALL_STEPS * chunks[c]) continue;
-            check_prompt(&r, &goldens.prompts[i], chunks[c], name, &errors);
+            check_prompt(&r, routes ? &ties : NULL, &goldens.prompts[i], chunks[c], name, &errors);
         }
     }
     printf("%s: off by %.2f %% of the largest logit on average\n", name,
            100 * errors.sum / errors.n);
+    if (routes) router_ties_fini(&ties);
     runner_close(&r);
     goldens_fini(&goldens);
     const bool mean_fits = small || errors.sum <= errors.bounds.mean * errors.n; /* a few: none */
