@@ -274,8 +274,10 @@ def scarce(model, tmp_path_factory):
 
 @pytest.mark.parametrize("selector", ["exponential", "accumulated"])
 def test_a_window_behind_a_prompt_that_goes_layer_by_layer(model, tmp_path, selector):
-    """Its last queries come in slices, but for the last one, which is the first to select."""
-    with scarce_server(model, tmp_path, 15) as (server, oracle, filters):
+    """Its last queries come in slices, but for the last one, which is the first to select.  Of 128
+    pages the text would have 128 in any other way, and has the scores of its queries besides: 12
+    pages, and twice as many of those of a device, which are half as large."""
+    with scarce_server(model, tmp_path, 16) as (server, oracle, filters):
         for n in (15 * PAGE + 1, 16 * PAGE - 3):
             selection = Selection(*filters, selected=64, tail=64, sink=3, selector=selector)
             prompt, errors = random_tokens(n, n), Errors()
