@@ -48,7 +48,8 @@ static __global__ void __launch_bounds__(N_THREADS)
     __nv_bfloat16 *out = static_cast<__nv_bfloat16 *>(p.out) + (size_t)row * p.dim + column;
     vector<__nv_bfloat16, N> all = *reinterpret_cast<const vector<__nv_bfloat16, N> *>(out);
 #pragma unroll
-    for (int i = 0; i < N; i++) store_as(&all.x[i], to_float(all.x[i]) + sum[i]);
+    for (int i = 0; i < N; i++)
+        store_as(&all.x[i], (p.overwrites ? 0.0f : to_float(all.x[i])) + sum[i]);
     *reinterpret_cast<vector<__nv_bfloat16, N> *>(out) = all;
 }
 

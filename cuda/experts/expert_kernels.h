@@ -33,7 +33,7 @@ struct router_params {
     uint32_t dim;
 };
 
-/* out += the sum of y over a row's ranks, times their shares. */
+/* out += the sum of y over a row's ranks, times their shares; or it is overwritten by that. */
 struct combine_params {
     const uint32_t *place; /* [n_rows, n_used] */
     const float *shares;   /* [n_rows, n_used + 1] */
@@ -41,6 +41,7 @@ struct combine_params {
     const void *shared;    /* [n_rows, dim]: what the shared expert gives, or NULL */
     bool is_f32;           /* y and shared are; else bf16 */
     void *out;             /* bf16 [n_rows, dim] */
+    bool overwrites;
     uint32_t n_rows, n_used, dim;
 };
 

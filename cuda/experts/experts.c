@@ -261,6 +261,7 @@ static int run_pass(struct pass *p, struct error *err) {
         .shared = args->shared.gate ? p->buffers.shared_y : NULL,
         .is_f32 = down.y_f32,
         .out = (void *)rows_from(args->out, p->first, p->dim),
+        .overwrites = args->overwrites,
         .n_rows = p->n_rows,
         .n_used = args->n_used,
         .dim = p->dim};

@@ -10,6 +10,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Tells the processor that the thread spins. */
+static inline void thread_pause(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb" ::: "memory"); /* many processors do nothing at `yield` */
+#endif
+}
+
 /* Keeps every signal from this thread, and from those that it starts, also through a library.
  * Returns the former mask. */
 sigset_t signals_block(void);

@@ -11,7 +11,9 @@
 #include "engine/base/cgroup.h"
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/cpu/group.h"
 #include "engine/cpu/isa.h"
+#include "engine/device/collective.h"
 #include "engine/device/dtype.h"
 #include "engine/device/evict.h"
 #include "engine/device/pages.h"
@@ -138,6 +140,7 @@ static int cpu_sync(struct backend *be, struct error *err) {
 
 static void cpu_destroy(struct backend *be) {
     struct cpu_backend *cpu = (struct cpu_backend *)be;
+    if (be->rank == 0) cpu_group_destroy(cpu->group);
     pool_destroy(cpu->pool);
     buffer_free(&cpu->scratch);
     for (int i = 0; i < MAX_ROPES; i++) buffer_free(&cpu->angles[i]);
@@ -145,6 +148,7 @@ static void cpu_destroy(struct backend *be) {
     buffer_free(&cpu->tasks);
     buffer_free(&cpu->partials);
     buffer_free(&cpu->inputs);
+    buffer_free(&cpu->largest);
     buffer_free(&cpu->rank_angles.table);
     buffer_free(&cpu->rank_angles.inv_freq);
     buffer_free(&cpu->scores.first_page);
@@ -202,6 +206,7 @@ static const struct backend_ops cpu_ops = {
     .select = &cpu_select_ops,
     .experts = &cpu_expert_ops,
     .recurrent = &cpu_recurrent_ops,
+    .collective = &cpu_collective_ops,
 };
 
 /* Returns how many threads can run at once: the usable CPUs, or what the control group's quota
@@ -216,18 +221,25 @@ static uint32_t default_threads(void) {
     return n < 1 ? 1 : n > MAX_THREADS ? MAX_THREADS : (uint32_t)n;
 }
 
-int cpu_backend_create(struct backend **out, const struct cpu_config *config, struct error *err) {
-    uint32_t n_threads = config->n_threads ? config->n_threads : default_threads();
-    if (n_threads > MAX_THREADS)
-        return error_set(err, ERR_INVALID, "cpu: at most %d threads", MAX_THREADS);
-    const bool bf16_products = config->matmul_dtype == DTYPE_BF16;
-    const struct isa *isa = isa_find(config->isa, bf16_products);
-    if (!isa)
-        return error_set(err, ERR_UNSUPPORTED, "cpu: this processor has no %s",
-                         isa_name(config->isa));
-    if (bf16_products && !isa_bf16_products(isa))
-        return error_set(err, ERR_UNSUPPORTED, "cpu: no bfloat16 dot products here");
+/* Writes what the backend is, for the log, and what its sums depend on. */
+static void describe(struct cpu_backend *cpu, const struct cpu_config *config,
+                     const struct isa *isa) {
+    const uint32_t n_ranks = config->n_ranks;
+    const char *products = config->matmul_dtype == DTYPE_BF16 ? "bfloat16" : "float32";
+    char ranks[24] = "";
+    if (n_ranks > 1) snprintf(ranks, sizeof(ranks), ", %u ranks", n_ranks);
+    snprintf(cpu->base.description, sizeof(cpu->base.description),
+             "CPU, %s%s, %u threads%s, %s products%s", isa_name(isa->isa), ranks,
+             pool_size(cpu->pool), n_ranks > 1 ? " each" : "", products,
+             config->int8_products ? ", int8 activations where weights are quantised" : "");
+    snprintf(cpu->base.arithmetic, sizeof(cpu->base.arithmetic), "%s, %s products%s%s",
+             isa_name(isa->isa), products, config->int8_products ? ", int8 activations" : "",
+             ranks);
+}
 
+/* Creates one backend, of a group or alone. */
+static int create_one(struct backend **out, const struct cpu_config *config, const struct isa *isa,
+                      uint32_t n_threads, struct error *err) {
     struct cpu_backend *cpu = calloc(1, sizeof(*cpu));
     if (!cpu) return error_set(err, ERR_NOMEM, "cpu: no memory");
     const int rc = pool_create(&cpu->pool, n_threads, err);
@@ -236,16 +248,46 @@ int cpu_backend_create(struct backend **out, const struct cpu_config *config, st
         return rc;
     }
     cpu->kernels = isa->kernels;
-    cpu->bf16_products = bf16_products ? isa_bf16_products(isa) : NULL;
+    cpu->bf16_products = config->matmul_dtype == DTYPE_BF16 ? isa_bf16_products(isa) : NULL;
     cpu->int8_products = config->int8_products ? isa->int8_products : NULL;
     cpu->base = (struct backend){.ops = &cpu_ops, .name = "cpu", .act_dtype = DTYPE_F32};
-    snprintf(cpu->base.description, sizeof(cpu->base.description),
-             "CPU, %s, %u threads, %s products%s", isa_name(isa->isa), n_threads,
-             bf16_products ? "bfloat16" : "float32",
-             config->int8_products ? ", int8 activations where weights are quantised" : "");
-    snprintf(cpu->base.arithmetic, sizeof(cpu->base.arithmetic), "%s, %s products%s",
-             isa_name(isa->isa), bf16_products ? "bfloat16" : "float32",
-             config->int8_products ? ", int8 activations" : "");
+    describe(cpu, config, isa);
     *out = &cpu->base;
     return 0;
+}
+
+/* Creates the backends of all ranks, which divide the threads among them. */
+static int create_ranks(struct backend **out, const struct cpu_config *config,
+                        const struct isa *isa, uint32_t n_threads, struct error *err) {
+    const uint32_t n = config->n_ranks;
+    struct backend *ranks[RANKS_MAX] = {0};
+    struct cpu_group *group;
+    uint32_t n_made = 0;
+    int rc = 0;
+    while (n_made < n && !rc) {
+        const uint32_t n_own = n_threads * (n_made + 1) / n - n_threads * n_made / n;
+        rc = create_one(&ranks[n_made], config, isa, max_u32(n_own, 1), err);
+        n_made += rc == 0;
+    }
+    if (!rc) rc = cpu_group_create(&group, ranks, n, err);
+    if (!rc) *out = ranks[0];
+    for (uint32_t i = 0; i < n_made && rc; i++) cpu_destroy(ranks[i]);
+    return rc;
+}
+
+int cpu_backend_create(struct backend **out, const struct cpu_config *config, struct error *err) {
+    const uint32_t n_threads = config->n_threads ? config->n_threads : default_threads();
+    if (n_threads > MAX_THREADS)
+        return error_set(err, ERR_INVALID, "cpu: at most %d threads", MAX_THREADS);
+    if (config->n_ranks > RANKS_MAX)
+        return error_set(err, ERR_INVALID, "cpu: at most %d ranks", RANKS_MAX);
+    const bool bf16_products = config->matmul_dtype == DTYPE_BF16;
+    const struct isa *isa = isa_find(config->isa, bf16_products);
+    if (!isa)
+        return error_set(err, ERR_UNSUPPORTED, "cpu: this processor has no %s",
+                         isa_name(config->isa));
+    if (bf16_products && !isa_bf16_products(isa))
+        return error_set(err, ERR_UNSUPPORTED, "cpu: no bfloat16 dot products here");
+    if (config->n_ranks > 1) return create_ranks(out, config, isa, n_threads, err);
+    return create_one(out, config, isa, n_threads, err);
 }

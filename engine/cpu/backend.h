@@ -15,6 +15,8 @@
 #include "engine/device/backend.h"
 #include "engine/device/select.h"
 
+struct collective_ops;
+struct cpu_group;
 struct evict_ops;
 struct expert_ops;
 struct experts_shape;
@@ -59,6 +61,7 @@ struct selections {
 struct cpu_backend {
     struct backend base;
     struct pool *pool;
+    struct cpu_group *group; /* group.h; NULL: it is alone */
     const struct cpu_kernels *kernels;
     /* How inputs of products are rounded to bf16, where weights are; NULL: they are not. */
     const struct product_kernels *bf16_products;
@@ -85,6 +88,7 @@ struct cpu_backend {
     struct selections selections;
     struct sparse_index sparse; /* of the layer that index() processed last */
     struct cpu_buffer inputs;   /* packed inputs of a product, see linear.c */
+    struct cpu_buffer largest;  /* of all ranks, see group.c */
 };
 
 /* Makes at least `bytes` of scratch available to every worker. */

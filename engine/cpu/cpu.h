@@ -27,8 +27,11 @@ struct cpu_config {
     /* Multiplies weights in packed elements, or of 4 or 8 bits with scales, as they are
      * (int8_kernels.h).  Their inputs are rounded to 8 bits.  Else no such weight is taken. */
     bool int8_products;
+    uint32_t n_ranks; /* backends that compute one model together (collective.h); 0, 1: it is alone.
+                       * They share the threads; each has at least one */
 };
 
+/* Creates the backend, or those of all ranks: *out is that of rank 0. */
 int cpu_backend_create(struct backend **out, const struct cpu_config *config, struct error *err);
 
 #endif

@@ -225,7 +225,8 @@ static void sum_row(const struct pass *p, uint32_t row, float *sum) {
         const float *y = p->y + (size_t)place[r] * p->dim, share = shares[r];
         for (uint32_t i = 0; i < p->dim; i++) sum[i] += share * y[i];
     }
-    for (uint32_t i = 0; i < p->dim; i++) out[i] += sum[i];
+    if (p->args->overwrites) memcpy(out, sum, p->dim * sizeof(*sum));
+    for (uint32_t i = 0; i < p->dim && !p->args->overwrites; i++) out[i] += sum[i];
 }
 
 static void sum_task(void *ctx, uint32_t task, uint32_t worker) {

@@ -3,7 +3,8 @@
  *
  *   attention of the filter     raw scores of every page, (max, sum) of every head
  *   score    a task is a page   max over heads of p, for each of its tokens; with an observation,
- *                               the sum over the last queries (observe.h)
+ *                               the sum over the last queries (observe.h); then the max over the
+ *                               ranks that share the model (group.h)
  *   choose   a sequence         the best tokens; slots whose token is not chosen get new ones
  *   fetch    a sparse layer     keys and values of new tokens, from the host pool to their slots
  *            of a sequence
@@ -20,6 +21,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/cpu/group.h"
 #include "engine/cpu/host_pool.h"
 #include "engine/cpu/observe.h"
 #include "engine/cpu/sparse_lines.h"
@@ -230,6 +232,7 @@ static int select_tokens(struct backend *be, const struct select_args *args, str
     job.moves = selections->moves.data;
     job.done = selections->done.data;
     pool_run(job.cpu->pool, token_score_task, &job, n_pages);
+    if ((rc = cpu_group_largest(job.cpu, job.token_scores, n_tokens, err))) return rc;
     if (args->token_scores)
         memcpy(args->token_scores, job.token_scores,
                select_of(&job, 0)->n_candidates * sizeof(float));

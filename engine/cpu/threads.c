@@ -15,6 +15,7 @@
 #include <stdlib.h>
 
 #include "engine/base/error.h"
+#include "engine/base/thread.h"
 
 enum {
     SPIN_ROUNDS = 4000
@@ -39,14 +40,6 @@ struct pool {
     void *ctx;
 };
 
-static void spin_pause(void) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("isb" ::: "memory"); /* many processors do nothing at `yield` */
-#endif
-}
-
 /* Counts a task as done; the last task of a call wakes the caller if it fell asleep. */
 static void finish_task(struct pool *pool, uint32_t n_tasks) {
     if (atomic_fetch_add(&pool->n_done, 1) + 1 != n_tasks || !atomic_load(&pool->caller_waits))
@@ -69,7 +62,7 @@ static void run_tasks(struct pool *pool, uint32_t worker) {
 static unsigned wait_for_epoch(struct pool *pool, unsigned seen) {
     for (int i = 0; i < SPIN_ROUNDS; i++) {
         if (atomic_load(&pool->epoch) != seen) return atomic_load(&pool->epoch);
-        spin_pause();
+        thread_pause();
     }
     pthread_mutex_lock(&pool->lock);
     atomic_fetch_add(&pool->n_sleeping, 1);
@@ -143,7 +136,7 @@ uint32_t pool_size(const struct pool *pool) {
 static void wait_for_tasks(struct pool *pool, uint32_t n_tasks) {
     for (int i = 0; i < SPIN_ROUNDS; i++) {
         if (atomic_load(&pool->n_done) == n_tasks) return;
-        spin_pause();
+        thread_pause();
     }
     pthread_mutex_lock(&pool->lock);
     atomic_store(&pool->caller_waits, true);

@@ -8,6 +8,7 @@
  *   host_pool.h   tokens in system memory        sparse.h   prompts that visit part of their keys
  *   evict.h       caches of bounded size         select.h   layers that attend to chosen tokens
  *   experts.h     mixtures of experts            recurrent.h  layers with a recurrent state
+ *   collective.h  several backends, one model
  *
  * The arguments of operations on a step (step.h) and its KV pages (pages.h) are in attention.h;
  * those of sample are in sample.h.
@@ -35,6 +36,7 @@
 
 struct attn_args;
 struct backend;
+struct collective_ops;
 struct error;
 struct evict_ops;
 struct expert_ops;
@@ -271,6 +273,7 @@ struct backend_ops {
     const struct select_ops *select;
     const struct expert_ops *experts;
     const struct recurrent_ops *recurrent;
+    const struct collective_ops *collective;
 };
 
 /* Implementations embed this as their first member. */
@@ -283,6 +286,10 @@ struct backend {
     /* The device works while the host does, so a step is best submitted before the results of the
      * previous one are known. */
     bool runs_ahead;
+    /* The backends that compute one model together (collective.h), and the number of this one among
+     * them.  n_ranks 0: it is alone.  That of rank 0 owns the others. */
+    struct backend *const *ranks;
+    uint32_t n_ranks, rank;
     /* Which weights round their input where the device can, and from how many rows on. */
     enum input_rounding input_rounding;
     uint32_t rounds_inputs_from;

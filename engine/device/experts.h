@@ -82,7 +82,8 @@ struct experts_args {
     struct expert_matrices routed, shared; /* shared.gate NULL: there is no shared expert */
     struct expert_gate gate;
     void *workspace;
-    void *out; /* act [n_rows, dim], packed: the sum is added */
+    void *out;       /* act [n_rows, dim], packed */
+    bool overwrites; /* out is the sum; else the sum is added to it */
 };
 
 /* Sizes that a workspace is made for: the largest of a model's layers. */

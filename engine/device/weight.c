@@ -178,6 +178,40 @@ bool weight_rows(const struct weight *w, uint32_t first, uint32_t n, struct weig
     return true;
 }
 
+/* Returns true if n elements take whole bytes, or whole packed blocks. */
+static bool is_whole(enum element element, uint32_t n) {
+    if (element_is_packed(element)) return n % packed_block(element) == 0;
+    return (uint64_t)n * element_bits(element) % 8 == 0;
+}
+
+bool weight_can_cut(const struct weight *w, uint32_t first, uint32_t n) {
+    const struct weight_format *f = &w->format;
+    const bool ends = first + n == w->cols;
+    if (f->scale && f->block_cols && first % f->block_cols != 0) return false;
+    return is_whole(f->element, first) && (ends || is_whole(f->element, n));
+}
+
+/* Copies the scales, or minimums, of columns. */
+static void copy_scales(const struct weight *from, const void *scales, uint32_t first,
+                        const struct weight *to, const void *out) {
+    const struct weight_format *f = &from->format;
+    const size_t size = scale_bytes(f->scale), n = blocks_of(to->cols, f->block_cols),
+                 n_from = blocks_of(from->cols, f->block_cols),
+                 at = f->block_cols ? first / f->block_cols : 0;
+    for (size_t i = 0; i < blocks_of(to->rows, f->block_rows); i++)
+        memcpy((char *)out + i * n * size, (const char *)scales + (i * n_from + at) * size,
+               n * size);
+}
+
+void weight_copy_columns(const struct weight *from, uint32_t first, const struct weight *to) {
+    const struct weight_format *f = &from->format;
+    const size_t before = element_bytes(f->element, first), n = weight_row_bytes(to);
+    for (uint32_t row = 0; row < to->rows; row++)
+        memcpy((char *)weight_row_at(to, row), (const char *)weight_row_at(from, row) + before, n);
+    if (f->scale) copy_scales(from, from->scales, first, to, to->scales);
+    if (f->has_min) copy_scales(from, from->mins, first, to, to->mins);
+}
+
 void weight_to_float(const struct weight *w, uint32_t row, float *out) {
     const struct weight_format *f = &w->format;
     const void *data = weight_row_at(w, row);

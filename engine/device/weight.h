@@ -162,6 +162,13 @@ struct weight weight_copy_at(const struct weight *w, void *memory);
  * block. */
 bool weight_rows(const struct weight *w, uint32_t first, uint32_t n, struct weight *out);
 
+/* Tells whether a copy can have n columns of a weight from `first` on.  It cannot if they begin or
+ * end inside a byte or a packed block, or begin inside a block of scales. */
+bool weight_can_cut(const struct weight *w, uint32_t first, uint32_t n);
+/* Copies columns of a weight, from `first` on, with their scales to another one.  That has as many
+ * rows, and the columns that are copied; these can be cut.  Neither is a stack. */
+void weight_copy_columns(const struct weight *from, uint32_t first, const struct weight *to);
+
 /* Returns a view of matrix number i of a stack. */
 struct weight weight_matrix(const struct weight *w, uint32_t i);
 

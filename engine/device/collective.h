@@ -1,0 +1,54 @@
+/* collective.h - the group of operations for backends that compute one model together: its ranks.
+ *
+ * A rank has a share of the weights, of the heads and of every page.  A thread for each rank
+ * submits the same step to its backend.  What a rank computes from its share of a product's columns
+ * is a part; the sum of all parts is the product.
+ *
+ *   rank 0   x ──► q k v, attention, o ──► part ┐
+ *   rank 1   x ──► q k v, attention, o ──► part ┴─ sum() ──► x, the same bits on every rank
+ *
+ * Parts are added in the order of the ranks.  So the bits depend on the number of ranks, and on
+ * nothing else.
+ *
+ * A call ends once all ranks have made it.  So all ranks make the same calls in the same order.  A
+ * rank that cannot do so calls interrupt() instead.
+ *
+ * Thread: each rank's own; interrupt() and resume() any.  Memory: arguments are the callers'. */
+#ifndef ENGINE_DEVICE_COLLECTIVE_H
+#define ENGINE_DEVICE_COLLECTIVE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct backend;
+struct error;
+
+enum { RANKS_MAX = 64 };
+
+struct sum_args {
+    const void *part; /* act [n]: the rank's own; it may change as soon as the call has ended */
+    void *x;          /* act [n], not part */
+    size_t n;         /* the same on all ranks */
+    bool accumulate;  /* x += the sum of all parts; else x is that sum */
+};
+
+/* Columns of rows that lie in the same place on every rank. */
+struct gather_columns_args {
+    float *x;               /* f32 [n_rows, width] */
+    uint32_t n_rows, width; /* the same on all ranks */
+    uint32_t first, n_cols; /* the columns that the rank has computed */
+};
+
+struct collective_ops {
+    int (*sum)(struct backend *be, const struct sum_args *args, struct error *err);
+    /* Copies each rank's columns to the x of rank 0. */
+    int (*gather_columns)(struct backend *be, const struct gather_columns_args *args,
+                          struct error *err);
+    /* Ends the calls of all ranks with ERR_STOPPED, those that wait and later ones. */
+    void (*interrupt)(struct backend *be);
+    /* Lets the ranks call again, after an interrupt.  No rank is in a call. */
+    void (*resume)(struct backend *be);
+};
+
+#endif
