@@ -10,6 +10,7 @@
  *   gate_up  act [max_rows, as in feed_forward_widths()]
  *   ffn      act [max_rows, as in feed_forward_widths()]
  *   experts  u32 [max_rows, n_used]         what a router has chosen, and f32 shares of it
+ *   part     act [max_rows, dim]            of ranks that share the model (collective.h)
  *   last     act [max_logit_rows, dim]      the rows that need logits, of x
  *   last_attn act [max_logit_rows, as attn]                            and of attn
  *   logits   f32 [max_logit_rows, n_vocab]
@@ -31,6 +32,7 @@
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/device/backend.h"
+#include "engine/device/collective.h"
 #include "engine/device/evict.h"
 #include "engine/device/experts.h"
 #include "engine/device/pages.h"
@@ -49,7 +51,7 @@ enum { ARENA_ALIGN = 64, F32_BYTES = 4 };
 
 /* Offsets in bytes from the start of the arena. */
 struct decoder_layout {
-    size_t x, normed, qkv, gates, attn, gate_up, ffn, experts, shares, experts_workspace,
+    size_t x, normed, qkv, gates, attn, gate_up, ffn, part, experts, shares, experts_workspace,
         recurrent_workspace, last, last_attn, logits, long_x, long_qkv, total;
 };
 
@@ -89,6 +91,7 @@ static struct decoder_layout make_plan(const struct model_config *c, const struc
     plan.attn = reserve(&plan, rows, mixer.attn, act_bytes);
     plan.gate_up = reserve(&plan, rows, ffn.gate_up, act_bytes);
     plan.ffn = reserve(&plan, rows, ffn.ffn, act_bytes);
+    if (be->n_ranks > 1) plan.part = reserve(&plan, rows, c->dim, act_bytes);
     plan_experts(&plan, c, be, rows);
     plan_recurrent(&plan, c, be, rows);
     plan.last = reserve(&plan, limits->max_logit_rows, c->dim, act_bytes);
@@ -122,6 +125,7 @@ static int make_arena(struct decoder *d, struct error *err) {
     d->attn = base + plan.attn;
     d->gate_up = base + plan.gate_up;
     d->ffn = base + plan.ffn;
+    if (d->be->n_ranks > 1) d->part = base + plan.part;
     d->experts = (uint32_t *)(base + plan.experts);
     d->shares = (float *)(base + plan.shares);
     d->experts_workspace = base + plan.experts_workspace;
@@ -209,6 +213,17 @@ static int gather(struct decoder *d, const void *from, void *to, uint32_t n, uin
     return d->be->ops->gather_rows(d->be, &args, err);
 }
 
+/* Copies the other ranks' parts of the logits to rank 0. */
+static int gather_logits(struct decoder *d, uint32_t n, struct error *err) {
+    const struct gather_columns_args args = {.x = d->logits,
+                                             .n_rows = n,
+                                             .width = d->model->config.n_vocab,
+                                             .first = d->model->head_first,
+                                             .n_cols = d->model->head.rows};
+    if (d->be->n_ranks <= 1) return 0;
+    return d->be->ops->collective->gather_columns(d->be, &args, err);
+}
+
 /* Computes the logits of n rows of the residual stream. */
 static int run_logits(struct decoder *d, const void *x, uint32_t n, struct error *err) {
     const struct model_config *c = &d->model->config;
@@ -222,9 +237,11 @@ static int run_logits(struct decoder *d, const void *x, uint32_t n, struct error
         .n_in = c->dim,
         .n_parts = 1,
         .y_f32 = true,
-        .parts = {{.w = &m->head, .y = d->logits, .y_stride = c->n_vocab}}};
+        .parts = {
+            {.w = &m->head, .y = (float *)d->logits + m->head_first, .y_stride = c->n_vocab}}};
     const struct soft_cap_args cap = {d->logits, n, c->n_vocab, c->logit_softcap};
     if (!rc) rc = d->be->ops->linear(d->be, &head, err);
+    if (!rc) rc = gather_logits(d, n, err);
     return rc || cap.cap == 0 ? rc : d->be->ops->soft_cap(d->be, &cap, err);
 }
 
@@ -240,7 +257,7 @@ static int run_head(struct decoder *d, const void *x, uint32_t n, struct error *
     return rc ? rc : run_logits(d, d->last, n, err);
 }
 
-/* Samples the first n rows of logits. */
+/* Samples the first n rows of logits.  Of several ranks only rank 0 has them whole. */
 static int run_sample(struct decoder *d, const struct sample_row *samples, uint32_t n,
                       struct sample_result *results, float *logits_out, struct error *err) {
     const struct sample_args sample = {.logits = d->logits,
@@ -248,6 +265,7 @@ static int run_sample(struct decoder *d, const struct sample_row *samples, uint3
                                        .n = n,
                                        .rows = samples,
                                        .results = results};
+    if (d->be->rank > 0) return 0;
     int rc = d->be->ops->sample(d->be, &sample, err);
     if (!rc && logits_out)
         rc = d->be->ops->download(d->be, logits_out, d->logits,

@@ -47,6 +47,7 @@ struct decoder {
         *long_qkv;
     void *experts_workspace;   /* of models with experts: as in experts.h */
     void *recurrent_workspace; /* of models with recurrent layers: as in recurrent.h */
+    void *part;                /* of a rank, or NULL: what it adds to a sum (collective.h) */
     uint32_t *experts;
     float *shares;
     uint32_t *slice_rows;             /* host [max_logit_rows]: rows of the step */

@@ -85,15 +85,10 @@ static int run_experts(struct decoder *d, uint32_t layer, struct residual_input 
                    NULL},
         .gate = {c->gate, c->gate_most, c->gate_slope},
         .workspace = d->experts_workspace,
-        .out = out};
-    return rc ? rc : d->be->ops->experts->run(d->be, &args, err);
-}
-
-/* Adds the product of the buffer ffn with down to the residual stream. */
-static int add_down(struct decoder *d, uint32_t layer, void *out, uint32_t n_rows,
-                    struct error *err) {
-    const struct layer_weights *w = &d->model->layers[layer];
-    return residual_add(d, d->ffn, &w->down, &w->down_bias, &w->ffn_post_norm, out, n_rows, err);
+        .out = d->part ? d->part : out,
+        .overwrites = d->part != NULL};
+    if (!rc) rc = d->be->ops->experts->run(d->be, &args, err);
+    return rc || !d->part ? rc : residual_add_parts(d, out, n_rows, err);
 }
 
 static const struct {
@@ -178,11 +173,15 @@ int feed_forward_run(struct decoder *d, uint32_t layer, void *attn_out, void *x,
                      struct error *err) {
     const struct layer_weights *w = &d->model->layers[layer];
     const bool parallel = d->model->config.parallel;
-    int rc = gate_attention(d, layer, attn_out, x, n_rows, err);
+    const bool has_down = d->model->config.layers[layer].kind != FFN_EXPERTS;
+    const struct residual_term terms[] = {{attn_out, &w->o, &w->o_bias},
+                                          {d->ffn, &w->down, &w->down_bias}};
     /* A parallel block reads x as attention did, before attention is added. */
+    const bool at_once = parallel && has_down && !d->model->config.post_norms;
+    int rc = gate_attention(d, layer, attn_out, x, n_rows, err);
     if (!rc && parallel) rc = run(d, layer, x, n_rows, err);
-    if (!rc) rc = residual_add(d, attn_out, &w->o, &w->o_bias, &w->attn_post_norm, x, n_rows, err);
+    if (!rc) rc = residual_add(d, terms, at_once ? 2 : 1, &w->attn_post_norm, x, n_rows, err);
     if (!rc && !parallel) rc = run(d, layer, x, n_rows, err);
-    if (rc || d->model->config.layers[layer].kind == FFN_EXPERTS) return rc;
-    return add_down(d, layer, x, n_rows, err);
+    if (rc || at_once || !has_down) return rc;
+    return residual_add(d, &terms[1], 1, &w->ffn_post_norm, x, n_rows, err);
 }

@@ -11,6 +11,7 @@
 #include "engine/model/canonical.h"
 #include "engine/model/expert_layout.h"
 #include "engine/model/feed_forward.h"
+#include "engine/model/model_share.h"
 #include "engine/model/quantised_source.h"
 #include "engine/model/random_weights.h"
 #include "engine/model/rotary_order.h"
@@ -280,6 +281,7 @@ static int visit_rules(struct loader *l, weight_visitor visit, const struct weig
     for (size_t i = 0; i < rules->n; i++) {
         l->query.rule = &rules->rules[i];
         if (!weights_rule_applies(l->query.rule, l->query.config, l->query.shape)) continue;
+        if (l->query.rule->is_in_sum && l->query.config->rank > 0) continue;
         int rc = visit(l, (struct weight *)((char *)base + l->query.rule->at));
         if (rc) return rc;
     }
@@ -288,11 +290,13 @@ static int visit_rules(struct loader *l, weight_visitor visit, const struct weig
 
 static int visit_weights(struct loader *l, weight_visitor visit) {
     struct model *model = l->model;
-    const struct model_config *c = &model->config;
-    l->query = (struct weight_query){.config = c};
+    const struct model_config *c = model->whole,
+                              *rank = c == &model->config ? NULL : &model->config;
+    l->query = (struct weight_query){.config = c, .rank = rank};
     int rc = visit_rules(l, visit, &weights_of_model, model);
     for (uint32_t i = 0; !rc && i < c->n_layers; i++) {
-        l->query = (struct weight_query){.config = c, .shape = &c->layers[i], .layer = i};
+        l->query =
+            (struct weight_query){.config = c, .shape = &c->layers[i], .layer = i, .rank = rank};
         rc = visit_rules(l, visit, &weights_of_layer, &model->layers[i]);
     }
     return rc;
@@ -332,15 +336,36 @@ static int check_memory(const struct loader *l) {
     return l->source->check(l->source->check_ctx, own, l->err);
 }
 
+/* Leaves the model only what its rank has, if ranks share it. */
+static int take_share(struct loader *l) {
+    struct model *model = l->model;
+    if (l->source->n_ranks <= 1) return 0;
+    struct model_config *whole = malloc(sizeof(*whole));
+    if (!whole) return error_set(l->err, ERR_NOMEM, "no memory for the model's configuration");
+    *whole = model->config;
+    whole->n_ranks = l->source->n_ranks;
+    whole->rank = l->source->rank;
+    model->whole = whole;
+    model->config.layers = NULL; /* whole's from here on, until there are the rank's own */
+    return model_share_make(&model->config, whole, l->err);
+}
+
 /* Checks and measures all weights, and reads the data of none. */
 static int measure_weights(struct loader *l) {
     struct model *model = l->model;
     const struct weight_source *files = model->files;
     int rc = choose_head(l);
+    if (!rc) rc = take_share(l);
     if (!rc) rc = visit_weights(l, measure_weight);
     if (!rc && files && files->ops->name)
-        rc = unclaimed_check(files, &model->config, &model->tally, l->err);
+        rc = unclaimed_check(files, model->whole, &model->tally, l->err);
     return rc;
+}
+
+/* Tells whether one weight is both.  A rank's head is a part of the embedding, and a weight of its
+ * own. */
+static bool head_is_embedding(const struct model *model) {
+    return model->config.tied_head && model->config.n_ranks <= 1;
 }
 
 static int load_weights(struct loader *l) {
@@ -349,7 +374,8 @@ static int load_weights(struct loader *l) {
     if (!rc) rc = tell(l);
     if (!rc) rc = visit_weights(l, move_weight);
     if (rc) return rc;
-    if (model->config.tied_head) model->head = model->embedding;
+    if (head_is_embedding(model)) model->head = model->embedding;
+    model->head_first = model_share_vocab(&model->config).first;
     return 0;
 }
 
@@ -406,6 +432,7 @@ static int make_model(struct model **out, const char *dir, const struct model_so
                       struct backend *be, bool has_weights, struct error *err) {
     static const struct model_source files = {0};
     struct model *model = calloc(1, sizeof(*model));
+    if (model) model->whole = &model->config;
     struct loader loader = {
         .model = model, .source = source ? source : &files, .be = be, .err = err};
     if (!model) return error_set(err, ERR_NOMEM, "%.200s: no memory for the model", dir);
@@ -439,7 +466,7 @@ static void release_rules(struct backend *be, const struct weight_rules *rules, 
 
 void model_destroy(struct model *model, struct backend *be) {
     if (!model) return;
-    if (model->config.tied_head) model->head.data = NULL; /* the embedding's, released once */
+    if (head_is_embedding(model)) model->head.data = NULL; /* released once */
     release_rules(be, &weights_of_model, model);
     for (uint32_t i = 0; model->layers && i < model->config.n_layers; i++)
         release_rules(be, &weights_of_layer, &model->layers[i]);
@@ -447,6 +474,8 @@ void model_destroy(struct model *model, struct backend *be) {
     if (model->files) model->files->ops->close(model->files);
     random_weights_destroy(model->random);
     free(model->layers);
-    model_config_fini(&model->config);
+    if (model->whole != &model->config) free(model->config.layers);
+    model_config_fini(model->whole);
+    if (model->whole != &model->config) free(model->whole);
     free(model);
 }

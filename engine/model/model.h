@@ -56,6 +56,7 @@ enum expert_layout {
 /* What the decoder needs to know; a model family fills this in and adds no code. */
 struct model_config {
     char architecture[64];
+    uint32_t n_ranks, rank; /* model_share.h; n_ranks 0: the model is not shared */
     uint32_t n_vocab, dim, n_layers, n_heads, n_kv_heads, head_dim;
     uint32_t n_attention; /* layers that attend: n_layers less recurrent.n_layers */
     struct recurrent_shape recurrent;
@@ -127,11 +128,17 @@ struct layer_weights {
 };
 
 struct model {
-    struct model_config config;
+    struct model_config config; /* of what this rank has */
+    /* Of the whole model: &config, unless ranks share it.  Then its arrays are config's, too, but
+     * for those that model_share_make() gives to config. */
+    struct model_config *whole;
     struct weight positions, final_norm_bias;
-    struct weight embedding, final_norm, head; /* head aliases embedding when tied */
-    struct layer_weights *layers;              /* [n_layers] */
-    size_t weight_bytes; /* that the backend has: once it is loaded, tally.bytes */
+    /* head aliases embedding when tied and not shared.  A rank's head is a part of the vocabulary,
+     * from token head_first on. */
+    struct weight embedding, final_norm, head;
+    uint32_t head_first;
+    struct layer_weights *layers; /* [n_layers] */
+    size_t weight_bytes;          /* that the backend has: once it is loaded, tally.bytes */
     struct weight_tally tally;
     struct weight_source *files; /* mapped; NULL: weights are random */
     struct random_weights *random;
@@ -144,6 +151,7 @@ struct model_source {
     bool random;                               /* only config.json is read (random_weights.h) */
     const struct weight_format *random_format; /* of matrices that are random; NULL: bf16 */
     uint32_t context;                          /* as in model_config_load() */
+    uint32_t n_ranks, rank; /* what is loaded is this rank's; n_ranks 0: all of the model */
     /* Called once all sizes are known, before the first weight is made; ERR_* ends the loading.
      * Gets the bytes of weights that are in no file: random, converted and repacked ones.
      * May be NULL. */

@@ -3,6 +3,7 @@
 
 #include <stdbool.h>
 
+#include "engine/device/collective.h"
 #include "engine/model/decoder_internal.h"
 
 int residual_norm(struct decoder *d, const void *x, uint32_t n_rows, const struct weight *weight,
@@ -34,29 +35,52 @@ int residual_norm_now(struct decoder *d, struct residual_input *input, uint32_t 
     return d->be->ops->rmsnorm(d->be, &norm, err);
 }
 
-int residual_add(struct decoder *d, const void *in, const struct weight *w,
-                 const struct weight *bias, const struct weight *post_norm, void *x,
-                 uint32_t n_rows, struct error *err) {
-    const bool normed = d->model->config.post_norms;
-    const struct linear_args args = {.x = in,
+/* Computes a term to out, or adds it there. */
+static int run_term(struct decoder *d, const struct residual_term *term, void *out, bool accumulate,
+                    uint32_t n_rows, struct error *err) {
+    const struct linear_args args = {.x = term->in,
                                      .n_rows = n_rows,
-                                     .n_in = w->cols,
+                                     .n_in = term->w->cols,
                                      .n_parts = 1,
-                                     .accumulate = !normed,
-                                     .parts = {{.w = w,
-                                                .bias = weight_if_present(bias),
-                                                .y = normed ? d->normed : x,
-                                                .y_stride = w->rows}}};
+                                     .accumulate = accumulate,
+                                     .parts = {{.w = term->w,
+                                                .bias = weight_if_present(term->bias),
+                                                .y = out,
+                                                .y_stride = term->w->rows}}};
+    return d->be->ops->linear(d->be, &args, err);
+}
+
+/* Makes x the sum of what all ranks have in `part`, or adds that. */
+static int sum_parts(struct decoder *d, void *x, bool accumulate, uint32_t n_rows,
+                     struct error *err) {
+    const struct sum_args args = {.part = d->part,
+                                  .x = x,
+                                  .n = (size_t)n_rows * d->model->config.dim,
+                                  .accumulate = accumulate};
+    return d->be->ops->collective->sum(d->be, &args, err);
+}
+
+int residual_add_parts(struct decoder *d, void *x, uint32_t n_rows, struct error *err) {
+    return sum_parts(d, x, true, n_rows, err);
+}
+
+int residual_add(struct decoder *d, const struct residual_term *terms, uint32_t n,
+                 const struct weight *post_norm, void *x, uint32_t n_rows, struct error *err) {
+    const bool normed = d->model->config.post_norms;
+    void *const to = normed ? d->normed : x, *const out = d->part ? d->part : to;
     const struct rmsnorm_args norm = {.x = d->normed,
                                       .weight = post_norm,
                                       .out = x,
                                       .n_rows = n_rows,
-                                      .dim = w->rows,
-                                      .x_stride = w->rows,
-                                      .out_stride = w->rows,
+                                      .dim = d->model->config.dim,
+                                      .x_stride = d->model->config.dim,
+                                      .out_stride = d->model->config.dim,
                                       .eps = d->model->config.norm_eps,
                                       .n_heads = 1,
                                       .accumulate = true};
-    const int rc = d->be->ops->linear(d->be, &args, err);
+    int rc = 0;
+    for (uint32_t i = 0; i < n && !rc; i++)
+        rc = run_term(d, &terms[i], out, i > 0 || out == x, n_rows, err);
+    if (!rc && d->part) rc = sum_parts(d, to, !normed, n_rows, err);
     return rc || !normed ? rc : d->be->ops->rmsnorm(d->be, &norm, err);
 }

@@ -27,10 +27,18 @@ int residual_norm(struct decoder *d, const void *x, uint32_t n_rows, const struc
 /* Norms the input now, for operations that are no products; afterwards it is plain. */
 int residual_norm_now(struct decoder *d, struct residual_input *input, uint32_t n_rows,
                       struct error *err);
-/* Adds in W^T + bias to x, act [n_rows, dim]; in: act [n_rows, w->cols].  Where the model has
- * post_norms, adds the norm of that instead.  bias may be absent. */
-int residual_add(struct decoder *d, const void *in, const struct weight *w,
-                 const struct weight *bias, const struct weight *post_norm, void *x,
-                 uint32_t n_rows, struct error *err);
+/* A product in W^T + bias of what a part of a layer has computed. */
+struct residual_term {
+    const void *in;                /* act [n_rows, w->cols] */
+    const struct weight *w, *bias; /* bias may be absent */
+};
+
+/* Adds n terms to x, act [n_rows, dim], one after the other.  Where ranks share the model, their
+ * parts of all terms are summed at once.  Where the model has post_norms, there is one term, and
+ * its norm is added instead. */
+int residual_add(struct decoder *d, const struct residual_term *terms, uint32_t n,
+                 const struct weight *post_norm, void *x, uint32_t n_rows, struct error *err);
+/* Adds the sum over the ranks of d->part to x, for what is no product. */
+int residual_add_parts(struct decoder *d, void *x, uint32_t n_rows, struct error *err);
 
 #endif

@@ -35,22 +35,25 @@ struct weight_rule;
 struct weight_source;
 
 struct weight_query {
-    const struct model_config *config;
+    const struct model_config *config; /* of the whole model: what the files have */
     const struct weight_rule *rule;
     const struct layer_shape *shape; /* NULL: the rule is the model's, not a layer's */
     uint32_t layer;
+    /* What the rank has (model_share.h): only its rows and columns are found.  NULL: all. */
+    const struct model_config *rank;
 };
 
 /* Describes the weight, and checks all tensors that it lies in.  files NULL: only its shape, as
  * bf16.  out->data: where its first matrix begins, or its first group of rows.  It is NULL if only
  * weight_gather() makes its data.  ERR_NOT_FOUND: a tensor is missing.  ERR_INVALID:
- * one has another shape, or experts differ in their format. */
+ * one has another shape, or experts differ in their format.  ERR_UNSUPPORTED: rows or columns begin
+ * inside a block of scales, or of packed elements. */
 int weight_find(const struct weight_source *files, const struct weight_query *query,
                 struct weight *out, struct error *err);
 /* Returns the shape of the tensor that the weight's first matrix lies in, with other rows in it. */
 struct tensor_shape weight_tensor_shape(const struct weight_query *query);
-/* Returns true if the rows of a weight do not follow one another in the files.  They are in several
- * tensors then, or other rows are between them. */
+/* Returns true if the elements of a weight do not follow one another in the files.  They are in
+ * several tensors then, or others are between them. */
 bool weight_is_scattered(const struct weight_query *query);
 /* Copies or converts the matrices of a weight that was found, and their scales, to memory
  * [weight_copy_bytes()], one behind the other.  w: the weight; it then has its data there. */

@@ -28,6 +28,8 @@ static const struct weight_rule model_rules[] = {
      .rows = SIDE_VECTOR, .cols = SIDE_DIM, .with = TRAIT_NORM_BIAS, .is_last = true},
     {.name = "lm_head.weight", .at = IN_MODEL(head),
      .rows = SIDE_VOCAB, .cols = SIDE_DIM, .without = TRAIT_TIED},
+    {.name = "model.embed_tokens.weight", .at = IN_MODEL(head),
+     .rows = SIDE_VOCAB, .cols = SIDE_DIM, .with = TRAIT_TIED | TRAIT_SHARED},
 };
 
 static const struct weight_rule layer_rules[] = {
@@ -77,7 +79,7 @@ static const struct weight_rule layer_rules[] = {
      .rows = SIDE_VECTOR, .cols = SIDE_KV, .whole = SIDE_QKV, .before = SIDE_QK,
      .with = TRAIT_QKV_BIAS | TRAIT_FUSED_QKV},
     {.name = "model.layers.#.self_attn.o_proj.bias", .at = IN_LAYER(o_bias),
-     .rows = SIDE_VECTOR, .cols = SIDE_DIM, .with = TRAIT_O_BIAS},
+     .rows = SIDE_VECTOR, .cols = SIDE_DIM, .with = TRAIT_O_BIAS, .is_in_sum = true},
     {.name = "model.layers.#.self_attn.q_norm.weight", .at = IN_LAYER(q_norm),
      .rows = SIDE_VECTOR, .cols = SIDE_HEAD, .with = TRAIT_QK_NORM, .is_norm = true},
     {.name = "model.layers.#.self_attn.k_norm.weight", .at = IN_LAYER(k_norm),
@@ -178,7 +180,8 @@ static const struct weight_rule layer_rules[] = {
     {.name = "model.layers.#.mlp.up_proj.bias", .at = IN_LAYER(up_bias),
      .rows = SIDE_VECTOR, .cols = SIDE_FFN, .with = TRAIT_MLP_BIAS, .without = TRAIT_EXPERTS},
     {.name = "model.layers.#.mlp.down_proj.bias", .at = IN_LAYER(down_bias),
-     .rows = SIDE_VECTOR, .cols = SIDE_DIM, .with = TRAIT_MLP_BIAS, .without = TRAIT_EXPERTS},
+     .rows = SIDE_VECTOR, .cols = SIDE_DIM, .with = TRAIT_MLP_BIAS, .without = TRAIT_EXPERTS,
+     .is_in_sum = true},
 
     {.name = "model.layers.#.mlp.gate.weight", .at = IN_LAYER(router),
      .rows = SIDE_EXPERTS, .cols = SIDE_DIM, .with = TRAIT_EXPERTS},
@@ -214,7 +217,7 @@ static const struct weight_rule layer_rules[] = {
      .with = TRAIT_EXPERTS_STACKED | TRAIT_MLP_BIAS},
     {.name = "model.layers.#.mlp.experts.down_proj.bias", .at = IN_LAYER(down_bias),
      .rows = SIDE_VECTOR, .cols = SIDE_DIM, .stacked = SIDE_EXPERTS,
-     .with = TRAIT_EXPERTS_STACKED | TRAIT_MLP_BIAS},
+     .with = TRAIT_EXPERTS_STACKED | TRAIT_MLP_BIAS, .is_in_sum = true},
     {.name = "model.layers.#.mlp.experts.gate_up_proj_bias", .at = IN_LAYER(gate_bias),
      .rows = SIDE_VECTOR, .cols = SIDE_FFN, .stacked = SIDE_EXPERTS, .whole = SIDE_GATE_UP,
      .with = TRAIT_EXPERTS_FUSED | TRAIT_MLP_BIAS},
@@ -223,7 +226,7 @@ static const struct weight_rule layer_rules[] = {
      .before = SIDE_FFN, .with = TRAIT_EXPERTS_FUSED | TRAIT_MLP_BIAS},
     {.name = "model.layers.#.mlp.experts.down_proj_bias", .at = IN_LAYER(down_bias),
      .rows = SIDE_VECTOR, .cols = SIDE_DIM, .stacked = SIDE_EXPERTS,
-     .with = TRAIT_EXPERTS_FUSED | TRAIT_MLP_BIAS},
+     .with = TRAIT_EXPERTS_FUSED | TRAIT_MLP_BIAS, .is_in_sum = true},
     {.name = "model.layers.#.mlp.shared_experts.gate_proj.weight", .at = IN_LAYER(shared_gate),
      .rows = SIDE_SHARED, .cols = SIDE_DIM, .with = TRAIT_SHARED_EXPERT},
     {.name = "model.layers.#.mlp.shared_experts.up_proj.weight", .at = IN_LAYER(shared_up),
@@ -310,6 +313,7 @@ static unsigned traits_of(const struct model_config *c, const struct layer_shape
         {recurs, TRAIT_RECURRENT},
         {c->recurrent_by_group, TRAIT_RECURRENT_BY_GROUP},
         {c->output_gate && !recurs, TRAIT_OUTPUT_GATE},
+        {c->n_ranks > 1, TRAIT_SHARED},
     };
     unsigned traits = 0;
     for (size_t i = 0; i < COUNT(all); i++)
@@ -324,7 +328,8 @@ bool weights_rule_applies(const struct weight_rule *rule, const struct model_con
 }
 
 unsigned weights_uses(const struct weight_rule *rule, const struct model_config *config) {
-    const bool is_head = config->tied_head && rule->at == IN_MODEL(embedding) && rule->is_table;
+    const bool is_head = config->tied_head && config->n_ranks <= 1 &&
+                         rule->at == IN_MODEL(embedding) && rule->is_table;
     if (rule->rows == SIDE_VECTOR || rule->is_small) return WEIGHT_VECTOR;
     return rule->is_table ? WEIGHT_TABLE | (is_head ? WEIGHT_PRODUCT : 0) : WEIGHT_PRODUCT;
 }

@@ -1,0 +1,95 @@
+/* model_share.c - see model_share.h. */
+#include "engine/model/model_share.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/error.h"
+#include "engine/base/sizes.h"
+#include "engine/model/feed_forward.h"
+#include "engine/model/model.h"
+
+/* A rank's first token is a multiple of this where there are enough: rows of the head may share
+ * scales, and kernels read whole tiles. */
+enum { VOCAB_UNIT = 128 };
+
+static int refuse(const struct model_config *c, struct error *err, const char *what, uint32_t n) {
+    return error_set(err, ERR_UNSUPPORTED,
+                     "--tensor-parallel-size %" PRIu32 " does not divide the model's %s, %" PRIu32,
+                     c->n_ranks, what, n);
+}
+
+/* Checks what cannot be shared at all. */
+static int check_kinds(const struct model_config *c, struct error *err) {
+    if (c->recurrent.n_layers > 0)
+        return error_set(err, ERR_UNSUPPORTED,
+                         "--tensor-parallel-size %" PRIu32
+                         ": the model has layers with a recurrent state, which ranks cannot share; "
+                         "only 1 is allowed",
+                         c->n_ranks);
+    if (!c->whole_qk_norm) return 0;
+    return error_set(err, ERR_UNSUPPORTED,
+                     "--tensor-parallel-size %" PRIu32
+                     ": the model norms all heads of q, and of k, as one vector, which ranks "
+                     "cannot do; only 1 is allowed",
+                     c->n_ranks);
+}
+
+/* Replaces *n by a rank's part of it. */
+static int divide(const struct model_config *c, uint32_t *n, const char *what, struct error *err) {
+    if (*n % c->n_ranks != 0) return refuse(c, err, what, *n);
+    *n /= c->n_ranks;
+    return 0;
+}
+
+static int divide_heads(struct model_config *c, struct error *err) {
+    const uint32_t n = c->n_kv_heads;
+    const int rc = divide(c, &c->n_heads, "heads", err);
+    if (rc || n % c->n_ranks == 0) {
+        c->n_kv_heads /= c->n_ranks;
+        return rc;
+    }
+    c->n_kv_heads = 1;
+    return c->n_ranks % n == 0 ? 0 : refuse(c, err, "KV heads", n);
+}
+
+static int divide_layers(struct model_config *c, struct error *err) {
+    struct layer_shape *layers = malloc(c->n_layers * sizeof(*layers));
+    int rc = layers ? 0 : error_set(err, ERR_NOMEM, "no memory for a rank's layers");
+    if (!rc) memcpy(layers, c->layers, c->n_layers * sizeof(*layers));
+    c->layers = layers;
+    for (uint32_t i = 0; i < c->n_layers && !rc; i++) {
+        rc = divide(c, &layers[i].ffn_dim, "feed-forward width", err);
+        if (!rc) rc = divide(c, &layers[i].shared_dim, "width of shared experts", err);
+    }
+    return rc;
+}
+
+int model_share_make(struct model_config *out, const struct model_config *whole,
+                     struct error *err) {
+    struct model_config c = *whole;
+    int rc = check_kinds(&c, err);
+    if (!rc) rc = divide_heads(&c, err);
+    if (rc) return rc;
+    const struct side_part last = model_share_vocab(
+        &(struct model_config){.n_vocab = c.n_vocab, .n_ranks = c.n_ranks, .rank = c.n_ranks - 1});
+    if (last.n == 0) return refuse(&c, err, "vocabulary", c.n_vocab);
+    if (c.slopes) c.slopes += (size_t)c.rank * c.n_heads;
+    if ((rc = divide_layers(&c, err))) free(c.layers);
+    else *out = c;
+    return rc;
+}
+
+struct side_part model_share_of(const struct model_config *c, uint32_t whole, uint32_t n) {
+    if (n == whole) return (struct side_part){0, n};
+    return (struct side_part){(uint32_t)((uint64_t)c->rank * whole / c->n_ranks / n * n), n};
+}
+
+struct side_part model_share_vocab(const struct model_config *c) {
+    if (c->n_ranks <= 1) return (struct side_part){0, c->n_vocab};
+    const uint64_t exact = div_up(c->n_vocab, c->n_ranks), rounded = round_up(exact, VOCAB_UNIT),
+                   each = rounded * (c->n_ranks - 1) < c->n_vocab ? rounded : exact;
+    const uint64_t first = min_u64(each * c->rank, c->n_vocab);
+    return (struct side_part){(uint32_t)first, (uint32_t)min_u64(each, c->n_vocab - first)};
+}
