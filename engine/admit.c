@@ -38,6 +38,11 @@ static const char *kept_by(const struct engine_request *r) {
 static int check_filters(const struct admission *a, const struct engine_request *r,
                          const struct request_plan *plan, struct error *err) {
     if (r->prefill.patterns[0].kind != PATTERN_FILTERS) return 0;
+    if (a->model->n_ranks > 1)
+        return error_set(err, ERR_INVALID,
+                         "prefill.pattern.type filters does not go with --tensor-parallel-size "
+                         "%" PRIu32,
+                         a->model->n_ranks);
     if (a->shared->prefill.n_groups == 0)
         return error_set(err, ERR_INVALID,
                          "prefill.pattern.type filters needs filter layers (--filters-file)");

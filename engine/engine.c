@@ -27,7 +27,6 @@
 #include "engine/kv/page_pool.h"
 #include "engine/kv/prefix_cache.h"
 #include "engine/kv/state_cache.h"
-#include "engine/model/decoder.h"
 #include "engine/schedule/request_plan.h"
 #include "engine/schedule/scheduler.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -188,8 +187,7 @@ static void device_failed(struct engine *e, const struct error *err, struct even
 static void take_results(struct engine *e, struct event_list *events) {
     struct error err = {0};
     const uint32_t n_newer = scheduler_n_inflight(e->scheduler) - 1;
-    int code = decoder_collect(e->decoder, n_newer, &err);
-    if (!code) code = model_check(e->model, &err); /* the CPU's weights are mapped files */
+    int code = team_collect(e->team, n_newer, &err);
     if (code) {
         device_failed(e, &err, events);
         return;
@@ -203,28 +201,28 @@ static void take_results(struct engine *e, struct event_list *events) {
 static int step_submitted(struct engine *e, struct batch *batch, struct error *err) {
     if (e->disk.tier) kv_disk_submitted(e->disk.tier);
     const int code = batch_submitted(batch, err);
-    return code ? code : decoder_submit_evictions(e->decoder, err);
+    return code ? code : team_submit_evictions(e->team, err);
 }
 
 /* Submits a step in which grammars or penalties read the tokens before those that are sampled.
  * They read the last step's results while the device computes this one's rows. */
 static int submit_in_parts(struct engine *e, struct batch *batch, struct event_list *events,
                            struct error *err) {
-    int code = decoder_submit_rows(e->decoder, &batch->step, batch->samples, batch->n_samples, err);
+    int code = team_submit_rows(e->team, &batch->step, batch->samples, batch->n_samples, err);
     if (!code) code = step_submitted(e, batch, err);
     if (code) return code;
     if (scheduler_n_inflight(e->scheduler) > 1) take_results(e, events);
     if (!atomic_load(&e->healthy)) return ERR_DEVICE; /* every sequence has ended */
     batch_complete_samples(batch);
-    return decoder_submit_samples(e->decoder, batch->samples, batch->n_samples, batch->results,
-                                  batch->totals, err);
+    return team_submit_samples(e->team, batch->samples, batch->n_samples, batch->results,
+                               batch->totals, err);
 }
 
 /* Submits a slice of a long prompt, all of whose tokens are known. */
 static int submit_slice(struct engine *e, struct batch *batch, struct error *err) {
     if (batch->reads_tokens) batch_complete_samples(batch);
-    return decoder_submit_slice(e->decoder, &batch->step, &batch->slice, batch->samples,
-                                batch->n_samples, batch->results, batch->totals, err);
+    return team_submit_slice(e->team, &batch->step, &batch->slice, batch->samples, batch->n_samples,
+                             batch->results, batch->totals, err);
 }
 
 static int submit_batch(struct engine *e, struct batch *batch, struct event_list *events,
@@ -233,10 +231,10 @@ static int submit_batch(struct engine *e, struct batch *batch, struct event_list
                in_parts = batch->reads_tokens && !is_slice;
     int code = is_slice   ? submit_slice(e, batch, err)
                : in_parts ? submit_in_parts(e, batch, events, err)
-                          : decoder_submit(e->decoder, &batch->step, batch->samples,
-                                           batch->n_samples, batch->results, batch->totals, err);
-    if (!code && batch->selects) code = decoder_submit_selected(e->decoder, batch->selected, err);
-    if (!code && batch->sparse) code = decoder_submit_totals(e->decoder, &batch->visited, err);
+                          : team_submit(e->team, &batch->step, batch->samples, batch->n_samples,
+                                        batch->results, batch->totals, err);
+    if (!code && batch->selects) code = team_submit_selected(e->team, batch->selected, err);
+    if (!code && batch->sparse) code = team_submit_totals(e->team, &batch->visited, err);
     return code || in_parts ? code : step_submitted(e, batch, err);
 }
 
@@ -487,15 +485,12 @@ void engine_destroy(struct engine *e) {
     }
     if (e->has_commands) mailbox_fini(&e->commands);
     scheduler_destroy(e->scheduler);
-    decoder_destroy(e->decoder);
     state_cache_destroy(e->space.states);
     prefix_cache_destroy(e->space.cache);
     page_pool_destroy(e->space.pool);
     page_pool_destroy(e->space.blocks);
     recent_answers_destroy(e->shared.recent);
-    if (e->store.base) e->config.backend->ops->host_pool->free(e->config.backend, e->store.base);
-    if (e->kv.base) e->config.backend->ops->free(e->config.backend, e->kv.base);
-    model_destroy(e->model, e->config.backend);
+    team_destroy(e->team);
     grammar_cache_destroy(e->info.grammars);
     tokenizer_destroy(e->tokenizer);
     pthread_mutex_destroy(&e->spare_lock);

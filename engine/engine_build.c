@@ -33,7 +33,7 @@
 static int add_tokenizers_end(struct engine *e, struct error *err) {
     uint32_t end;
     if (!e->tokenizer || !tokenizer_named(e->tokenizer, TOKEN_END, &end)) return 0;
-    return model_add_end(&e->model->config, end, err);
+    return model_add_end(e->ranks->model->whole, end, err);
 }
 
 /* Tells whether weights and pages lie in the system's memory. */
@@ -70,20 +70,60 @@ static uint64_t expert_bytes(const struct model *model) {
     return bytes;
 }
 
+/* The loading of one rank's weights. */
+struct rank_loading {
+    const struct engine_config *config;
+    uint32_t n_ranks, rank;
+};
+
+/* Tells how far the weights of all ranks are loaded. */
+static bool tell_progress(void *ctx, uint64_t done, uint64_t total) {
+    const struct rank_loading *loading = ctx;
+    const struct engine_config *c = loading->config;
+    if (!c->load_progress) return true;
+    return c->load_progress(c->load_ctx, loading->rank * total + done, loading->n_ranks * total);
+}
+
+/* Loads to each rank its share of the model. */
+static int load_ranks(struct engine *e, struct error *err) {
+    const struct engine_config *c = &e->config;
+    struct rank_loading loading = {.config = c, .n_ranks = team_n_ranks(e->team)};
+    struct model_source source = {.random = c->random_weights,
+                                  .random_format = c->random_format,
+                                  .context = c->max_model_len,
+                                  .n_ranks = c->backend->n_ranks,
+                                  .check = check_own_weights,
+                                  .check_ctx = e,
+                                  .progress = tell_progress,
+                                  .ctx = &loading};
+    int code = 0;
+    for (uint32_t i = 0; i < loading.n_ranks && !code; i++) {
+        source.rank = loading.rank = i;
+        code = model_load(&e->ranks[i].model, c->model_dir, &source, e->ranks[i].be, err);
+    }
+    return code;
+}
+
+/* Notes how large the weights of all ranks are.  Each rank has the whole embedding. */
+static void sum_weights(struct engine *e) {
+    struct engine_info *info = &e->info;
+    for (uint32_t i = 0; i < team_n_ranks(e->team); i++) {
+        const struct model *model = e->ranks[i].model;
+        const bool is_head = model->config.tied_head && model->config.n_ranks <= 1;
+        info->weight_bytes += model->weight_bytes;
+        info->step_weight_bytes +=
+            model->weight_bytes - (is_head ? 0 : weight_bytes(&model->embedding));
+        info->expert_bytes += expert_bytes(model);
+    }
+}
+
 static int load_files(struct engine *e, struct error *err) {
     const struct engine_config *c = &e->config;
-    const struct model_source source = {.random = c->random_weights,
-                                        .random_format = c->random_format,
-                                        .context = c->max_model_len,
-                                        .check = check_own_weights,
-                                        .check_ctx = e,
-                                        .progress = c->load_progress,
-                                        .ctx = c->load_ctx};
     int code = c->tokens_only ? 0 : tokenizer_load(&e->tokenizer, c->model_dir, err);
-    if (!code) code = model_load(&e->model, c->model_dir, &source, c->backend, err);
+    if (!code) code = load_ranks(e, err);
     if (!code) code = add_tokenizers_end(e, err);
     if (code) return code;
-    const struct model_config *model = &e->model->config;
+    const struct model_config *model = e->ranks->model->whole;
     if (model->recurrent.n_layers > 0)
         return error_set(err, ERR_UNSUPPORTED,
                          "the model has recurrent layers (Gated DeltaNet): the engine has no "
@@ -94,11 +134,9 @@ static int load_files(struct engine *e, struct error *err) {
                          c->max_model_len, model->max_position);
     e->info.max_model_len = c->max_model_len ? c->max_model_len : model->max_position;
     e->info.model = model;
-    e->info.weights = &e->model->tally;
+    e->info.weights = &e->ranks->model->tally;
     e->info.tokenizer = e->tokenizer;
-    e->info.weight_bytes = e->info.step_weight_bytes = e->model->weight_bytes;
-    if (!model->tied_head) e->info.step_weight_bytes -= weight_bytes(&e->model->embedding);
-    e->info.expert_bytes = expert_bytes(e->model);
+    sum_weights(e);
     return 0;
 }
 
@@ -120,7 +158,7 @@ static uint32_t find_marks(const struct tokenizer *tokenizer, uint32_t marks[CHA
 /* Prepares the vocabulary for grammars, where the build can compile any.  A model without end
  * tokens has none. */
 static int create_grammars(struct engine *e, struct error *err) {
-    const struct model_config *model = &e->model->config;
+    const struct model_config *model = e->ranks->model->whole;
     struct grammar_vocab *vocab = NULL;
     uint32_t marks[CHANNEL_MOST_MARKS];
     if (!grammar_is_available() || !e->tokenizer || model->n_eos == 0) return 0;
@@ -141,7 +179,7 @@ static int create_grammars(struct engine *e, struct error *err) {
  * large.  One pass is enough for the samples of up to 256 sequences in a step. */
 static struct decoder_limits decoder_plan(struct engine *e, struct device_memory device) {
     const struct engine_config *c = &e->config;
-    const struct model_config *model = &e->model->config;
+    const struct model_config *model = &e->ranks->model->config;
     const uint32_t slice_bytes = 64u << 20;
     uint32_t rows = slice_bytes / (model->n_vocab * (uint32_t)sizeof(float));
     const uint32_t n_draws = c->max_num_seqs < 256 ? c->max_num_seqs : 256;
@@ -155,8 +193,7 @@ static struct decoder_limits decoder_plan(struct engine *e, struct device_memory
                                    .max_logit_rows = rows,
                                    .max_long_rows = e->info.long_rows,
                                    .groups = c->groups,
-                                   .n_groups = e->info.selections ? c->n_groups : 0,
-                                   .store = e->store.base ? &e->store : NULL};
+                                   .n_groups = e->info.selections ? c->n_groups : 0};
 }
 
 /* Returns the most prompt rows that one index covers: a chunk's, or a whole layer-major
@@ -168,11 +205,11 @@ static uint32_t most_sparse_rows(const struct decoder_limits *limits) {
 /* Returns the most slots that one sequence may have in a layer.  A bounded cache never has more
  * than the trained context, whatever max_model_len is: kv_choice_check(). */
 static uint32_t longest_sequence(const struct engine *e) {
-    return e->kv.tracked ? e->model->config.max_position : e->info.max_model_len;
+    return e->ranks->kv.tracked ? e->ranks->model->config.max_position : e->info.max_model_len;
 }
 
 static uint32_t n_windowed(const struct engine *e) {
-    return memory_plan_n_windowed(&e->config, &e->model->config);
+    return memory_plan_n_windowed(&e->config, &e->ranks->model->config);
 }
 
 /* Bounds the slots of all sequences in a layer that keeps every token, as if all free memory became
@@ -180,10 +217,10 @@ static uint32_t n_windowed(const struct engine *e) {
  * pages. */
 static uint64_t most_slots(const struct engine *e, struct device_memory device) {
     const uint64_t longest = (uint64_t)e->config.max_num_seqs * longest_sequence(e);
-    const uint64_t n_sparse = e->info.selections ? e->store.n_host_layers : 0;
-    const uint64_t n_layers = e->model->config.n_layers - n_sparse - n_windowed(e);
+    const uint64_t n_sparse = e->info.selections ? e->ranks->store.n_host_layers : 0;
+    const uint64_t n_layers = e->ranks->model->config.n_layers - n_sparse - n_windowed(e);
     if (device.total == 0 || n_layers == 0) return longest;
-    const uint64_t n_slots = device.free / (e->kv.page_bytes * n_layers) * PAGE_TOKENS;
+    const uint64_t n_slots = device.free / (e->ranks->kv.page_bytes * n_layers) * PAGE_TOKENS;
     return min_u64(max_u64(n_slots, e->info.long_rows), longest);
 }
 
@@ -205,10 +242,19 @@ static struct select_limits limit_selections(const struct engine *e) {
         .max_selected = (most_selected(e) + PAGE_TOKENS - 1) / PAGE_TOKENS * PAGE_TOKENS,
         .n_groups = e->info.selections ? c->n_groups : 0};
     for (uint32_t i = 0; i < limits.n_groups; i++) {
-        const uint32_t n = group_n_layers(&c->groups[i], e->model->config.windows);
+        const uint32_t n = group_n_layers(&c->groups[i], e->ranks->model->config.windows);
         limits.max_group_layers = max_u32(limits.max_group_layers, n);
     }
     return limits;
+}
+
+/* Creates a rank's decoder, and reserves what its steps need. */
+static int create_decoder(struct team_rank *rank, const struct decoder_limits *limits,
+                          const struct step_limits *largest, struct error *err) {
+    struct decoder_limits own = *limits;
+    own.store = rank->io.host;
+    const int code = decoder_create(&rank->decoder, rank->model, rank->be, &rank->kv, &own, err);
+    return code ? code : rank->be->ops->reserve(rank->be, largest, err);
 }
 
 /* Allocates all that a step needs besides weights and pages, so that all memory that is free
@@ -216,7 +262,7 @@ static struct select_limits limit_selections(const struct engine *e) {
  * really taken. */
 static int create_workspace(struct engine *e, struct error *err) {
     const struct engine_config *c = &e->config;
-    const struct model_config *model = &e->model->config;
+    const struct model_config *model = &e->ranks->model->config;
     struct backend *be = c->backend;
     const struct device_memory before = be->ops->memory(be);
     const struct decoder_limits limits = decoder_plan(e, before);
@@ -229,7 +275,7 @@ static int create_workspace(struct engine *e, struct error *err) {
                                         .max_slots = most_slots(e, before),
                                         .max_prompt_slots = most_prompt_slots(e),
                                         .kv_format = c->kv_format,
-                                        .tracked = e->kv.tracked,
+                                        .tracked = e->ranks->kv.tracked,
                                         .max_logit_rows = limits.max_logit_rows,
                                         .n_layers = model->n_layers,
                                         .n_heads = model->n_heads,
@@ -239,13 +285,14 @@ static int create_workspace(struct engine *e, struct error *err) {
                                         .n_vocab = model->n_vocab,
                                         .sparse = e->info.sparse_prefill ? &sparse : NULL,
                                         .select = e->info.selections ? &selections : NULL};
-    int code = decoder_create(&e->decoder, e->model, be, &e->kv, &limits, err);
-    if (!code) code = be->ops->reserve(be, &largest, err);
+    int code = team_reserve(e->team, c->max_num_seqs, err);
+    for (uint32_t i = 0; i < team_n_ranks(e->team) && !code; i++)
+        code = create_decoder(&e->ranks[i], &limits, &largest, err);
     if (code) return code;
     const struct device_memory after = be->ops->memory(be);
     const uint64_t used = before.total - before.free;
     e->info.device_bytes = after.total;
-    e->info.workspace_bytes = decoder_workspace_bytes(model, be, &limits);
+    e->info.workspace_bytes = team_n_ranks(e->team) * decoder_workspace_bytes(model, be, &limits);
     if (after.total == 0) return 0;
     e->info.workspace_bytes = before.free > after.free ? before.free - after.free : 0;
     e->info.other_bytes = used > e->info.weight_bytes ? used - e->info.weight_bytes : 0;
@@ -260,13 +307,14 @@ static uint32_t count_full_attention(const struct model_config *model) {
 }
 
 static struct longest_text longest_text(const struct engine *e) {
-    return (struct longest_text){.n_layers = e->model->config.n_layers,
+    return (struct longest_text){.n_layers = e->ranks->model->config.n_layers,
                                  .n_tokens = e->info.max_model_len,
                                  .n_windowed = n_windowed(e),
-                                 .window = e->model->config.window,
+                                 .window = e->ranks->model->config.window,
                                  .step_rows = e->config.max_batched_tokens,
                                  .long_rows = e->info.long_rows,
-                                 .store = e->info.selections ? &e->store : NULL};
+                                 .n_ranks = e->config.backend->n_ranks,
+                                 .store = e->info.selections ? &e->ranks->store : NULL};
 }
 
 /* Refuses a size of the pool that is more than the system's memory. */
@@ -285,32 +333,46 @@ static void measure_memory(struct engine *e) {
     e->info.available_bytes = e->system.available;
     if (!uses_system_memory(e) || e->system.available == 0) return;
     /* Random, converted and repacked weights are no files: they are in use already. */
-    const struct weight_tally *tally = &e->model->tally;
+    const struct weight_tally *tally = &e->ranks->model->tally;
     const uint64_t own = tally->converted_bytes + tally->repacked_bytes,
                    mapped = c->random_weights ? 0 : e->info.weight_bytes - own;
     e->info.available_bytes = memory_plan_beside(e->system.available, mapped);
     if (c->max_model_len || c->kv_cache_bytes || c->only_bounded || c->host_pool_bytes) return;
     const struct longest_text longest = longest_text(e);
-    e->info.max_model_len = memory_plan_context(&e->kv, &longest, e->info.available_bytes);
+    e->info.max_model_len = memory_plan_context(&e->ranks->kv, &longest,
+                                                e->info.available_bytes / team_n_ranks(e->team));
+}
+
+/* Gives every rank its parts of the pages. */
+static int alloc_pages(struct engine *e, struct error *err) {
+    int code = 0;
+    for (uint32_t i = 0; i < team_n_ranks(e->team) && !code; i++) {
+        struct kv_pool *kv = &e->ranks[i].kv;
+        struct backend *be = e->ranks[i].be;
+        kv->n_pages = e->ranks->kv.n_pages;
+        code = be->ops->alloc(be, kv->n_pages * (uint64_t)kv->page_bytes, &kv->base, err);
+    }
+    return code;
 }
 
 static int create_pages(struct engine *e, struct error *err) {
     const struct engine_config *c = &e->config;
     struct backend *be = c->backend;
-    const uint32_t n_layers = e->model->config.n_layers;
+    const uint32_t n_layers = e->ranks->model->config.n_layers;
     const struct longest_text longest = longest_text(e);
     int code = check_pool(e, err);
     if (!code)
-        code =
-            memory_plan_kv(&e->kv, c, &longest, be->ops->memory(be), e->info.available_bytes, err);
+        code = memory_plan_kv(&e->ranks->kv, c, &longest, be->ops->memory(be),
+                              e->info.available_bytes, err);
     if (code) return code;
-    e->info.n_pages = e->kv.n_pages;
+    e->info.n_pages = e->ranks->kv.n_pages;
     e->info.text_pages = memory_plan_text_pages(&longest);
-    e->info.kv_bytes = (uint64_t)e->kv.n_pages * e->kv.page_bytes;
-    e->info.kv_tokens = (uint64_t)e->kv.n_pages / n_layers * PAGE_TOKENS;
-    const uint32_t n_full = count_full_attention(&e->model->config);
-    e->info.budget_tokens = n_full ? (uint64_t)e->kv.n_pages / n_full * PAGE_TOKENS : UINT64_MAX;
-    return be->ops->alloc(be, e->info.kv_bytes, &e->kv.base, err);
+    e->info.kv_bytes = e->ranks->kv.n_pages * (uint64_t)page_io_page_bytes(&e->ranks->io);
+    e->info.kv_tokens = (uint64_t)e->ranks->kv.n_pages / n_layers * PAGE_TOKENS;
+    const uint32_t n_full = count_full_attention(&e->ranks->model->config);
+    e->info.budget_tokens =
+        n_full ? (uint64_t)e->ranks->kv.n_pages / n_full * PAGE_TOKENS : UINT64_MAX;
+    return alloc_pages(e, err);
 }
 
 /* Tells whether the filter and the first and last layer that follow it have full attention. */
@@ -324,12 +386,12 @@ static int check_groups(const struct engine *e, struct error *err) {
     for (uint32_t i = 0; i < e->config.n_groups; i++) {
         const struct layer_group *group = &e->config.groups[i];
         if (group->filter < end || group->filter >= group->first || group->first >= group->end ||
-            group->end > e->model->config.n_layers)
+            group->end > e->ranks->model->whole->n_layers)
             return error_set(err, ERR_INVALID,
                              "the layers that follow filter layer %" PRIu32
                              " must be layers of the model, and must not follow another filter",
                              group->filter);
-        if (!has_full_attention(group, e->model->config.windows))
+        if (!has_full_attention(group, e->ranks->model->whole->windows))
             return error_set(err, ERR_INVALID,
                              "filter layer %" PRIu32
                              ", and the first and last layer that follow it, must have no window",
@@ -342,22 +404,36 @@ static int check_groups(const struct engine *e, struct error *err) {
                            MAX_LAYER_GROUPS);
 }
 
+/* Gives every rank its parts of the host blocks. */
+static int alloc_host_pools(struct engine *e, struct error *err) {
+    int code = 0;
+    for (uint32_t i = 0; i < team_n_ranks(e->team) && !code; i++) {
+        struct host_pool *store = &e->ranks[i].store;
+        struct backend *be = e->ranks[i].be;
+        *store = e->ranks->store;
+        store->base = NULL;
+        e->ranks[i].io.host = store;
+        code = be->ops->host_pool->alloc(
+            be, store->n_blocks * (uint64_t)host_pool_block_bytes(store), &store->base, err);
+    }
+    return code;
+}
+
 static int create_host_pool(struct engine *e, struct error *err) {
-    struct backend *be = e->config.backend;
-    struct host_pool *store = &e->store;
+    struct host_pool *store = &e->ranks->store;
     e->info.selections = memory_plan_selections(&e->config);
     int code = check_groups(e, err);
     if (code) return code;
-    code = memory_plan_host_pool(store, &e->config, &e->model->config, err);
+    code = memory_plan_host_pool(store, &e->config, &e->ranks->model->config, err);
     if (code || store->n_blocks == 0) return code;
-    e->info.host_pool_bytes = store->n_blocks * (uint64_t)host_pool_block_bytes(store);
+    e->info.host_pool_bytes =
+        team_n_ranks(e->team) * store->n_blocks * (uint64_t)host_pool_block_bytes(store);
     e->info.host_pool_tokens = (uint64_t)store->n_blocks * PAGE_TOKENS;
     code = system_memory_check(&e->system, "--kv-offload-size", e->info.host_pool_bytes,
                                uses_system_memory(e) ? e->info.weight_bytes : 0, err);
     if (code) return code;
-    code = be->ops->host_pool->alloc(be, e->info.host_pool_bytes, &store->base, err);
+    code = alloc_host_pools(e, err);
     if (!code) code = page_pool_create(&e->space.blocks, store->n_blocks, err);
-    e->space.io.host = store;
     e->space.swaps = &e->swaps;
     return code;
 }
@@ -369,7 +445,7 @@ static struct shared_credit *guess_credit_of(struct engine *e) {
 /* Creates the scheduler.  Work is in multiply-adds of a layer: of its matrices for every row, and
  * of two products of its heads for every row and slot. */
 static int create_scheduler(struct engine *e, struct error *err) {
-    const struct model_config *m = &e->model->config;
+    const struct model_config *m = e->ranks->model->whole;
     const double dim = m->dim, q_dim = (double)m->n_heads * m->head_dim,
                  kv_dim = (double)m->n_kv_heads * m->head_dim;
     const struct scheduler_config config = {
@@ -389,9 +465,10 @@ static int create_scheduler(struct engine *e, struct error *err) {
 
 static int create_memory(struct engine *e, struct error *err) {
     const struct engine_config *c = &e->config;
-    const uint32_t n_layers = e->model->config.n_layers;
-    e->kv = memory_plan_pages(c, &e->model->config);
-    e->info.bounded_caches = e->kv.tracked;
+    const uint32_t n_layers = e->ranks->model->config.n_layers;
+    for (uint32_t i = 0; i < team_n_ranks(e->team); i++)
+        e->ranks[i].kv = memory_plan_pages(c, &e->ranks->model->config);
+    e->info.bounded_caches = e->ranks->kv.tracked;
     measure_memory(e);
     int code = create_host_pool(e, err);
     if (!code) code = create_workspace(e, err);
@@ -399,24 +476,23 @@ static int create_memory(struct engine *e, struct error *err) {
     if (code) return code;
     e->space.n_layers = n_layers;
     e->space.feed = c->kv_feed;
-    e->space.windows = e->model->config.windows;
-    e->space.window = n_windowed(e) > 0 ? e->model->config.window : 0;
-    e->space.io.be = c->backend;
-    e->space.io.memory = &e->kv;
+    e->space.windows = e->ranks->model->config.windows;
+    e->space.window = n_windowed(e) > 0 ? e->ranks->model->config.window : 0;
+    e->space.io = e->ranks->io;
     e->space.groups = c->groups;
     e->space.n_groups = e->info.selections ? c->n_groups : 0;
     e->space.batch_invariant = c->batch_invariant;
-    if ((code = engine_disk_begin(&e->disk, c, e->model, &e->space, err))) return code;
-    code = page_pool_create(&e->space.pool, e->kv.n_pages, err);
+    if ((code = engine_disk_begin(&e->disk, c, e->ranks->model, &e->space, err))) return code;
+    code = page_pool_create(&e->space.pool, e->ranks->kv.n_pages, err);
     if (!code && c->prefix_caching) code = prefix_cache_create(&e->space.cache, &e->space, err);
-    if (!code && c->prefix_caching && e->kv.tracked)
+    if (!code && c->prefix_caching && e->ranks->kv.tracked)
         code = state_cache_create(&e->space.states, &e->space, err);
     if (code) return code;
     return create_scheduler(e, err);
 }
 
 static int describe_prefill(struct engine *e, struct error *err) {
-    const struct model_config *model = &e->model->config;
+    const struct model_config *model = e->ranks->model->whole;
     struct prefill_support *support = &e->shared.prefill;
     if (e->config.patterns && admit_patterns(model, e->config.patterns, err)) return ERR_INVALID;
     *support = (struct prefill_support){.available = e->info.sparse_prefill,
@@ -431,18 +507,21 @@ static int describe_prefill(struct engine *e, struct error *err) {
 }
 
 static struct kv_limits kv_limits(const struct engine *e) {
-    return (struct kv_limits){.max_model_len = e->info.max_model_len,
-                              .trained_context = e->info.model->max_position,
-                              .n_layers = e->info.model->n_layers,
-                              .all_windowed = !model_has_full_attention(e->info.model),
-                              .learned_positions = e->info.model->positions == POSITIONS_LEARNED,
-                              .bounded_caches = e->info.bounded_caches,
-                              .groups = e->config.groups,
-                              .n_groups = e->config.n_groups,
-                              .selections = e->info.selections,
-                              .max_selected = most_selected(e),
-                              .device = e->config.backend->name,
-                              .has_host_pool = e->store.base != NULL};
+    return (struct kv_limits){
+        .max_model_len = e->info.max_model_len,
+        .trained_context = e->info.model->max_position,
+        .n_layers = e->info.model->n_layers,
+        .all_windowed = !model_has_full_attention(e->info.model),
+        .learned_positions = e->info.model->positions == POSITIONS_LEARNED,
+        .bounded_caches = e->info.bounded_caches,
+        .groups = e->config.groups,
+        .n_groups = e->config.n_groups,
+        .selections = e->info.selections,
+        .max_selected = most_selected(e),
+        .device = e->config.backend->name,
+        .has_host_pool = e->ranks->store.base != NULL,
+        .n_ranks = e->config.backend->n_ranks,
+        .repeats_heads = page_io_n_kv_heads(&e->ranks->io) > e->info.model->n_kv_heads};
 }
 
 /* Makes the store of recent answers, unless no request may find even another one's prefix. */
@@ -454,15 +533,18 @@ static int create_recent_answers(struct engine *e, struct error *err) {
 }
 
 int engine_build(struct engine *e, struct error *err) {
-    int code = load_files(e, err);
+    int code = team_create(&e->team, e->config.backend, err);
+    if (code) return code;
+    e->ranks = team_ranks(e->team);
+    code = load_files(e, err);
     if (!code) code = create_grammars(e, err);
     if (!code) code = create_memory(e, err);
     if (code) return code;
     e->shared = (struct sequence_shared){.space = &e->space,
                                          .tokenizer = e->tokenizer,
-                                         .eos = e->model->config.eos,
-                                         .n_eos = e->model->config.n_eos,
-                                         .n_vocab = e->model->config.n_vocab,
+                                         .eos = e->ranks->model->whole->eos,
+                                         .n_eos = e->ranks->model->whole->n_eos,
+                                         .n_vocab = e->ranks->model->whole->n_vocab,
                                          .max_rows = e->config.max_batched_tokens,
                                          .max_long_rows = e->info.long_rows,
                                          .guess_credit = guess_credit_of(e),

@@ -18,7 +18,6 @@
 #include "engine/admit.h"
 #include "engine/base/error.h"
 #include "engine/base/mailbox.h"
-#include "engine/device/host_pool.h"
 #include "engine/engine.h"
 #include "engine/engine_disk.h"
 #include "engine/kv/kv_space.h"
@@ -26,9 +25,8 @@
 #include "engine/schedule/sequence.h"
 #include "engine/schedule/stats_board.h"
 #include "engine/system_memory.h"
+#include "engine/team.h"
 
-struct decoder;
-struct model;
 struct scheduler;
 struct tokenizer;
 
@@ -45,10 +43,9 @@ struct engine {
     struct engine_config config;
     struct engine_info info;
     struct tokenizer *tokenizer;
-    struct model *model;
+    struct team *team;
+    struct team_rank *ranks;     /* of the team: the first stands for all that are alike */
     struct system_memory system; /* when the pools were planned */
-    struct kv_pool kv;
-    struct host_pool store; /* base NULL: there is no host pool */
     struct kv_swaps swaps;
     struct engine_disk disk;
     struct kv_space space;
@@ -75,7 +72,6 @@ struct engine {
     /* The engine thread. */
     pthread_t thread;
     bool started;
-    struct decoder *decoder;
     struct scheduler *scheduler;
     bool stalled; /* nothing could be computed: all sequences wait for the disk */
     struct engine_command stop;

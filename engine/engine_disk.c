@@ -35,7 +35,7 @@ int engine_disk_begin(struct engine_disk *disk, const struct engine_config *conf
     struct digest_value identity;
     if (!disk->tier) return 0;
     int code = kv_identity(&identity, config, model, space, err);
-    if (!code) code = kv_disk_begin(disk->tier, identity, space->io.memory->page_bytes, err);
+    if (!code) code = kv_disk_begin(disk->tier, identity, page_io_page_bytes(&space->io), err);
     if (code) return code;
     space->disk = disk->tier;
     space->readings = &disk->readings;

@@ -34,9 +34,14 @@ bool memory_plan_selections(const struct engine_config *config) {
     return config->n_groups > 0 && config->backend->ops->select;
 }
 
-/* Returns the size of the host pool, 0 if the backend has none. */
+/* Returns how many ranks share the model; each has its part of pages and host blocks. */
+static uint32_t n_ranks(const struct engine_config *config) {
+    return max_u32(config->backend->n_ranks, 1);
+}
+
+/* Returns the size of a rank's part of the host pool, 0 if the backend has none. */
 static uint64_t host_pool_bytes(const struct engine_config *config) {
-    return config->backend->ops->host_pool ? config->host_pool_bytes : 0;
+    return config->backend->ops->host_pool ? config->host_pool_bytes / n_ranks(config) : 0;
 }
 
 /* Returns how many host layers a block needs to hold a page of every layer. */
@@ -60,12 +65,12 @@ int memory_plan_host_pool(struct host_pool *store, const struct engine_config *c
                                ? groups_n_layers(config->groups, config->n_groups, model->windows)
                                : host_layers_of_pages(store, config, model);
     const size_t block_bytes = host_pool_block_bytes(store);
-    store->n_blocks = (uint32_t)min_u64(config->host_pool_bytes / block_bytes, UINT32_MAX);
+    store->n_blocks = (uint32_t)min_u64(host_pool_bytes(config) / block_bytes, UINT32_MAX);
     if (store->n_blocks > 0) return 0;
     return error_set(err, ERR_INVALID,
                      "--kv-offload-size is %" PRIu64
                      " bytes, too few for %d tokens, which take %zu bytes",
-                     config->host_pool_bytes, PAGE_TOKENS, block_bytes);
+                     config->host_pool_bytes, PAGE_TOKENS, n_ranks(config) * block_bytes);
 }
 
 bool memory_plan_sparse(const struct engine_config *config, const struct model_config *model) {
@@ -80,7 +85,8 @@ static uint64_t affordable_rows(const struct engine_config *config,
                                 uint64_t available) {
     const double share =
         device.total ? (double)device.total * config->device_share : (double)available;
-    const size_t row_bytes = decoder_long_bytes(model, 1, config->backend->act_dtype);
+    const size_t row_bytes = decoder_long_bytes(model, 1, config->backend->act_dtype) *
+                             (device.total ? 1 : n_ranks(config));
     return (uint64_t)(share / 10) / row_bytes;
 }
 
@@ -179,8 +185,12 @@ int memory_plan_kv(struct kv_pool *pool, const struct engine_config *config,
                    const struct longest_text *longest, struct device_memory device,
                    uint64_t available, struct error *err) {
     const uint32_t n_layers = longest->n_layers, max_model_len = longest->n_tokens;
+    /* The ranks that use the memory: each device has one, or the system all of them. */
+    const bool of_share = device.total > 0 && config->kv_cache_bytes == 0;
+    const uint64_t page_bytes =
+        (uint64_t)pool->page_bytes * (of_share ? 1 : max_u32(longest->n_ranks, 1));
     /* A page of every layer: 64 tokens. */
-    const uint64_t block_bytes = (uint64_t)pool->page_bytes * n_layers;
+    const uint64_t block_bytes = page_bytes * n_layers;
     const uint64_t bytes = config->kv_cache_bytes ? config->kv_cache_bytes
                            : device.total         ? left_of_share(device, config->device_share)
                                           : system_bytes(available, block_bytes, max_model_len);
@@ -189,8 +199,8 @@ int memory_plan_kv(struct kv_pool *pool, const struct engine_config *config,
     if (n_blocks == 0 && config->only_bounded)
         return refuse_empty(block_bytes, config, device, err);
     if (n_blocks * n_layers < need)
-        return refuse_plan(n_blocks * PAGE_TOKENS, max_model_len, need * pool->page_bytes, config,
-                           device, err);
+        return refuse_plan(n_blocks * PAGE_TOKENS, max_model_len, need * page_bytes, config, device,
+                           err);
     pool->n_pages = (uint32_t)(n_blocks * n_layers);
     return 0;
 }

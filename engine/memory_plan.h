@@ -10,6 +10,10 @@
 
 struct host_pool;
 
+/* Where ranks share the model (collective.h), all sizes of pools here are those of one rank's part,
+ * and model is what that rank has.  Settings are sizes of all parts together, but for the share of
+ * a device. */
+
 /* Returns the pool's shape, from the settings and the model; n_pages and base are 0.  It is tracked
  * if bounded caches are asked for and the backend can evict. */
 struct kv_pool memory_plan_pages(const struct engine_config *config,
@@ -48,6 +52,7 @@ struct longest_text {
     /* Layers that keep only the pages of their window, and how many rows a step may append. */
     uint32_t n_windowed, window, step_rows;
     uint32_t long_rows;            /* memory_plan_long_rows() */
+    uint32_t n_ranks;              /* that share the model; 0: it is not shared */
     const struct host_pool *store; /* memory_plan_host_pool(); NULL: no sequence selects */
 };
 
@@ -61,7 +66,7 @@ uint64_t memory_plan_beside(uint64_t available, uint64_t mapped);
 
 /* Returns the longest text, up to longest->n_tokens, that the pool can hold in a system's memory:
  * what --max-model-len is where it is not given.  A pool of less than a page of every layer is left
- * for memory_plan_kv() to refuse. */
+ * for memory_plan_kv() to refuse.  `available`: a rank's part. */
 uint32_t memory_plan_context(const struct kv_pool *pool, const struct longest_text *longest,
                              uint64_t available);
 

@@ -5,6 +5,7 @@
  * terminal was stopped by Ctrl-C.
  *
  * Thread: main.  Memory: everything is freed before the end. */
+#include <inttypes.h>
 #include <limits.h>
 #ifdef __GLIBC__
 #include <malloc.h>
@@ -65,6 +66,11 @@ static int create_cuda(struct backend **out, const struct options *options, stru
     static const enum input_rounding roundings[] = {[ACTIVATIONS_AUTO] = ROUND_AS_DECLARED,
                                                     [ACTIVATIONS_BF16] = ROUND_NEVER,
                                                     [ACTIVATIONS_FP8] = ROUND_ALWAYS};
+    if (options->tensor_parallel_size > 1)
+        return error_set(err, ERR_INVALID,
+                         "--tensor-parallel-size %" PRIu64 ": GPUs do not compute one model "
+                         "together yet; 1 is allowed, or --device cpu",
+                         options->tensor_parallel_size);
     const struct cuda_config config = {.batch_invariant = options->batch_invariant,
                                        .input_rounding = roundings[options->activations]};
     return cuda_backend_create(out, &config, err);
@@ -85,7 +91,8 @@ static int create_cpu(struct backend **out, const struct options *options, struc
         .n_threads = (uint32_t)options->threads,
         .isa = isas[options->isa],
         .matmul_dtype = options->dtype == PRODUCTS_BF16 ? DTYPE_BF16 : DTYPE_F32,
-        .int8_products = options->dtype == PRODUCTS_AUTO};
+        .int8_products = options->dtype == PRODUCTS_AUTO,
+        .n_ranks = (uint32_t)options->tensor_parallel_size};
     return cpu_backend_create(out, &config, err);
 }
 

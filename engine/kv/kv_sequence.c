@@ -165,7 +165,7 @@ static uint32_t n_seen(const struct kv_space *space, uint32_t layer, uint32_t n_
 int kv_list_kept(const struct kv_sequence *kv, uint32_t n_tokens, struct kv_kept *kept,
                  struct error *err) {
     const struct kv_space *space = kv->space;
-    const uint32_t n_heads = space->io.memory->n_kv_heads;
+    const uint32_t n_heads = page_io_n_kv_heads(&space->io);
     int code = 0;
     kv_kept_begin(kept, n_tokens, n_heads * space->n_layers);
     for (uint32_t l = 0; l < space->n_layers && !code; l++) {

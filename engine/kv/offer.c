@@ -40,7 +40,7 @@ enum kv_offered kv_offer(const struct kv_space *space, const struct kv_offer *of
 enum kv_save_result kv_save_one(const struct kv_space *space, const struct kv_offer *offer,
                                 struct kv_saving *saving) {
     const uint64_t bytes = disk_format_payload(offer->key->n_tokens) +
-                           offer->n_pages * (uint64_t)space->io.memory->page_bytes;
+                           offer->n_pages * (uint64_t)page_io_page_bytes(&space->io);
     if (bytes > saving->bytes) return SAVE_ENOUGH;
     saving->bytes -= bytes;
     switch (kv_offer(space, offer)) {

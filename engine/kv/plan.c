@@ -83,6 +83,17 @@ static int check_positions(const struct kv_choice *choice, uint32_t n_prompt, ui
         kv_choice_capacity(choice), kv_choice_chunk(choice, n_prompt), trained_context);
 }
 
+/* Refuses scores of a KV head whose queries are on several ranks: each has a part of the sum. */
+static int check_ranks(const struct kv_choice *choice, const struct kv_limits *limits,
+                       struct error *err) {
+    if (choice->score == KV_SCORE_NONE || !limits->repeats_heads) return 0;
+    return error_set(err, ERR_INVALID,
+                     "with --tensor-parallel-size %" PRIu32
+                     " the model has fewer KV heads than ranks: a KV policy must evict without "
+                     "scores",
+                     limits->n_ranks);
+}
+
 static int check_bounded(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens,
                          const struct kv_limits *limits, struct error *err) {
     if (!limits->bounded_caches)
@@ -91,6 +102,7 @@ static int check_bounded(const struct kv_choice *choice, uint32_t n_prompt, uint
         return error_set(err, ERR_INVALID, "the KV policy must keep at least 1 recent token");
     int code = check_heavy(choice, err);
     if (!code) code = check_window_score(choice, err);
+    if (!code) code = check_ranks(choice, limits, err);
     if (code) return code;
     if (kv_choice_slots(choice, n_prompt) > KV_MAX_TEXT || n_prompt > KV_MAX_TEXT)
         return error_set(err, ERR_INVALID,
@@ -108,6 +120,11 @@ static int check_selection(const struct kv_choice *choice, const struct kv_limit
         return error_set(err, ERR_INVALID,
                          "the KV policy must select 1 to %" PRIu32 " tokens, not %" PRIu32,
                          limits->max_selected, choice->n_selected);
+    if (choice->selector != KV_SELECTOR_LAST && limits->n_ranks > 1)
+        return error_set(err, ERR_INVALID,
+                         "with --tensor-parallel-size %" PRIu32
+                         " the KV policy's selector must be last",
+                         limits->n_ranks);
     if (choice->n_tail == 0 || choice->n_tail > KV_MAX_TEXT)
         return error_set(err, ERR_INVALID, "the KV policy's tail must be 1 to %" PRIu32 " tokens",
                          KV_MAX_TEXT);

@@ -59,6 +59,8 @@ struct kv_limits {
     uint32_t max_selected; /* tokens that it selects at most; 0: it does not select */
     const char *device;    /* the backend's name */
     bool has_host_pool;    /* the system's memory keeps what is not on the device */
+    uint32_t n_ranks;      /* that share the model (device/collective.h); 0: it is not shared */
+    bool repeats_heads;    /* several of them have the same KV head */
 };
 
 /* Checks the choice for a prompt of n_prompt tokens and an answer of up to max_tokens; err says

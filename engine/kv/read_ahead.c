@@ -334,7 +334,7 @@ static int fill_state(const struct kv_space *space, struct kv_state *state,
         page_pool_take_sure(space->pool, state->layers[l].pages, n);
         state->layers[l].n = n;
         code = page_io_write(&space->io, state->layers[l].pages, n,
-                             job->pages + place * space->io.memory->page_bytes, err);
+                             job->pages + place * page_io_page_bytes(&space->io), err);
         place += n;
     }
     state->n_pages = job->head.n_pages;

@@ -24,7 +24,7 @@ static int copy(const struct kv_space *space, const uint32_t *pages, uint32_t n,
                 bool back, struct error *err) {
     const int code = back ? page_io_write(&space->io, pages, n, *host, err)
                           : page_io_read(&space->io, pages, n, *host, err);
-    *host += n * space->io.memory->page_bytes;
+    *host += n * page_io_page_bytes(&space->io);
     return code;
 }
 
@@ -64,7 +64,7 @@ static struct kv_saved *make(const struct kv_sequence *kv, size_t bytes) {
 int kv_save(struct kv_sequence *kv, struct error *err) {
     const size_t n_pages = count_pages(kv);
     if (n_pages == 0 || kv->n_tokens == 0 || kv->saved) return 0;
-    const size_t bytes = n_pages * kv->space->io.memory->page_bytes;
+    const size_t bytes = n_pages * page_io_page_bytes(&kv->space->io);
     kv->saved = make(kv, bytes);
     if (!kv->saved)
         return error_set(err, ERR_NOMEM, "no memory to save the request's KV cache (%zu bytes)",

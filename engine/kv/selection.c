@@ -162,7 +162,7 @@ void selection_view(struct kv_sequence *kv, uint32_t layer, const uint32_t *page
 /* Notes the tokens that a page of the state names: those of n slots. */
 static int add_chosen(const struct kv_space *space, uint32_t page, uint32_t n, struct kv_kept *kept,
                       struct error *err) {
-    const uint32_t n_heads = space->io.memory->n_kv_heads;
+    const uint32_t n_heads = page_io_n_kv_heads(&space->io);
     uint32_t tokens[PAGE_TOKENS];
     int code = 0;
     for (uint32_t at = 0; at < n && !code; at += PAGE_TOKENS) { /* n is a multiple of it */
@@ -186,7 +186,7 @@ int selection_add_kept(const struct kv_sequence *kv, uint32_t layer, uint32_t n_
     const struct kv_select *select = &kv->selection.select;
     const uint32_t n_pages = slot_pages(space, &kv->plan), each = kv_state_slots(space->io.memory);
     int code = 0;
-    kv_kept_add(kept, select->n_candidates, n_tokens, space->io.memory->n_kv_heads);
+    kv_kept_add(kept, select->n_candidates, n_tokens, page_io_n_kv_heads(&space->io));
     if (select->n_candidates == 0) return 0;
     const uint32_t *pages = select->state_pages + (size_t)group_of(space, layer) * n_pages;
     for (uint32_t p = 0; p < n_pages && !code; p++)

@@ -123,7 +123,12 @@ int bench_run(const struct bench_plan *plan, const struct options *options, cons
               struct backend *backend, struct error *err) {
     struct engine_config config = engine_setup_config(options, model_dir, backend);
     struct ceilings ceilings;
+    if (plan->kernels && backend->n_ranks > 1)
+        return error_set(err, ERR_INVALID,
+                         "--tensor-parallel-size must be 1 with --kernels: single operations run "
+                         "on one rank");
     printf("# %s\n", backend->description);
+    if (backend->n_ranks > 1) printf("# the bounds are those of one rank\n");
     int rc = backend->ops->measure(backend, &ceilings, err);
     if (rc) return rc;
     printf("# copy %.1f GB/s (read + written), read %.1f GB/s, products %.1f Gflop/s\n",

@@ -7,6 +7,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/json_guard.h"
+#include "engine/device/collective.h"
 #include "engine/device/pages.h"
 #include "engine/model/random_weights.h"
 #include "server/json/buffer.h"
@@ -171,6 +172,10 @@ static const struct option entries[] = {
      BOOL(batch_invariant, "false",
           "a request's result has the same bits whatever runs beside it; slower")},
     {"device", CHOICE(device, device_words, "auto", "device that runs the model")},
+    {"tensor-parallel-size",
+     NUMBER(tensor_parallel_size, 1, RANKS_MAX, "1",
+            "ranks that compute the model together, each with a part of its weights and of the KV "
+            "cache")},
     {"dtype", CHOICE(dtype, dtype_words, "auto", "number type of the CPU's products")},
     {"activations", CHOICE(activations, activation_words, "auto",
                            "number type of a GPU's activations in products with weights of FP8")},

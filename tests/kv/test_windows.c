@@ -92,7 +92,7 @@ static void add_store(struct fixture *f) {
                                   .n_kv_heads = 1,
                                   .head_dim = 1};
     assert_int_equal(host_pool_block_bytes(&f->store), BLOCK_BYTES);
-    f->space.io = (struct page_io){&backend, &f->memory, &f->store};
+    f->space.io = (struct page_io){.be = &backend, .memory = &f->memory, .host = &f->store};
     f->space.swaps = &f->swaps;
     assert_int_equal(page_pool_create(&f->space.blocks, STORE_BLOCKS, NULL), 0);
     prefix_cache_destroy(f->space.cache);

@@ -516,11 +516,11 @@ TEST(options_that_ask_for_what_is_so_anyhow_are_taken) {
     struct options o;
     assert_int_equal(load(&o,
                           ARGS("-fa", "--jinja", "-ngl", "99", "-fa=on", "--flash-attn", "auto",
-                               "-tp", "1", "--tool-call-parser", "hermes", "/m"),
+                               "-pp", "1", "--tool-call-parser", "hermes", "/m"),
                           ARGS(), NULL),
                      0);
     assert_string_equal(o.model, "/m");
-    assert_string_equal(o.usual, "-fa, --jinja, -ngl, -fa, --flash-attn, -tp, --tool-call-parser");
+    assert_string_equal(o.usual, "-fa, --jinja, -ngl, -fa, --flash-attn, -pp, --tool-call-parser");
     options_fini(&o);
 }
 
@@ -534,7 +534,8 @@ TEST(options_of_other_servers_are_explained) {
         {{"-ngl", "1"}, "-ngl of llama.cpp is no option here: all layers run on one device"},
         {{"-fa", "off"}, "-fa of llama.cpp is no option here: it is always on"},
         {{"--jinja=1"}, "--jinja of llama.cpp is no option here: it is always on"},
-        {{"--tensor-parallel-size=2"}, "--tensor-parallel-size of vLLM and SGLang is no option"},
+        {{"--pipeline-parallel-size=2"},
+         "--pipeline-parallel-size of vLLM and SGLang is no option"},
         {{"--quantization", "awq"}, "the model's files say in which format"},
         {{"-c", "many"}, "--max-model-len: 'many' is not a whole number"},
         {{"-c"}, "--max-model-len needs a value"},

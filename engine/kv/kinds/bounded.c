@@ -253,7 +253,7 @@ static int bounded_add_kept(const struct kv_sequence *kv, uint32_t layer, uint32
     assert(n_tokens == kv->n_tokens);
     (void)n_tokens;
     int code = 0;
-    for (uint32_t h = 0; h < kv->space->io.memory->n_kv_heads && !code; h++)
+    for (uint32_t h = 0; h < page_io_n_kv_heads(&kv->space->io) && !code; h++)
         code = add_head(kv, layer, h, kept, err);
     return code;
 }

@@ -1,0 +1,242 @@
+/* test_team.c - the whole engine where ranks share the model, against one rank: every tiny
+ * checkpoint, with every mechanism of KV policies and order of prompts.
+ *
+ * A sum over ranks is rounded in another place, so numbers are compared within a bound.  Texts are
+ * greedy; behind a token that differs in a near tie nothing is compared.  QUIRE_TEST_LONG takes all
+ * numbers of ranks for every checkpoint. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/count.h"
+#include "engine/base/error.h"
+#include "engine/cpu/cpu.h"
+#include "engine/device/attention.h"
+#include "engine/device/backend.h"
+#include "engine/device/layer_group.h"
+#include "engine/engine.h"
+#include "engine/model/feed_forward.h"
+#include "engine/model/model.h"
+#include "tests/engine/answers.h"
+#include "tests/kv_types.h"
+#include "tests/model/tiny_models.h"
+#include "tests/test.h"
+
+enum { N_VOCAB = 131, N_PROMPT = 230, ROWS = 160 };
+
+/* Of log-probabilities.  Pages of 8 bits round keys and values that differ in their last bit to
+ * neighbours. */
+static const float bounds[] = {[PAGE_F32] = 2e-3f, [PAGE_FP8] = 0.1f};
+static const char *data; /* the folder of the tiny checkpoints */
+static char dir[512];
+
+static const struct layer_group group = {0, 1, 2};
+
+/* What is compared: a request, and the pages that it runs with. */
+struct subject {
+    const char *name;
+    enum page_format format;
+    struct kv_choice kv;
+    bool is_sparse, is_long; /* is_long: its prompt is layer-major */
+};
+
+static const struct subject subjects[] = {
+    {.name = "full", .kv = {.mechanism = KV_WHOLE, .type = TYPE_FULL}},
+    {.name = "full, fp8 pages", .format = PAGE_FP8},
+    {.name = "streaming",
+     .kv = {.mechanism = KV_BOUNDED, .type = TYPE_STREAMING, .n_sink = 4, .n_recent = 90}},
+    {.name = "heavy_hitter",
+     .kv = {.mechanism = KV_BOUNDED,
+            .type = TYPE_HEAVY_HITTER,
+            .n_recent = 40,
+            .n_heavy = 40,
+            .score = KV_SCORE_SUM,
+            .chunk = 100}},
+    {.name = "heavy_hitter, of a window",
+     .kv = {.mechanism = KV_BOUNDED,
+            .type = TYPE_HEAVY_HITTER,
+            .n_recent = 64,
+            .n_heavy = 40,
+            .score = KV_SCORE_WINDOW,
+            .window = 32,
+            .whole = true}},
+    {.name = "offload",
+     .kv = {.mechanism = KV_SELECTING,
+            .type = TYPE_OFFLOAD,
+            .n_sink = 4,
+            .n_selected = 64,
+            .n_tail = 64}},
+    {.name = "offload, on the device",
+     .kv = {.mechanism = KV_SELECTING,
+            .type = TYPE_OFFLOAD,
+            .n_sink = 4,
+            .n_selected = 64,
+            .n_tail = 64,
+            .on_device = true}},
+    {.name = "sparse", .is_sparse = true},
+    {.name = "sparse, layer by layer", .is_sparse = true, .is_long = true},
+};
+
+static struct backend *make_ranks(uint32_t n) {
+    const struct cpu_config config = {.n_threads = 1, .n_ranks = n};
+    struct backend *be;
+    struct error err = {0};
+    if (cpu_backend_create(&be, &config, &err)) fail_msg("%s", err.text);
+    return be;
+}
+
+/* Says whether both layers see everything, so that one can be the other's filter. */
+static bool can_select(const struct model_config *model) {
+    return !layer_has_window(model->windows, 0) && !layer_has_window(model->windows, 1);
+}
+
+static struct engine_config config_of(struct backend *be, const struct subject *s,
+                                      const struct model_config *model) {
+    return (struct engine_config){.model_dir = dir,
+                                  .backend = be,
+                                  .max_num_seqs = 4,
+                                  .max_batched_tokens = ROWS,
+                                  .max_queued = 16,
+                                  .kv_format = s->format,
+                                  .kv_cache_bytes = 1u << 26,
+                                  .host_pool_bytes = 1u << 22,
+                                  .bounded_caches = true,
+                                  .prefix_caching = true,
+                                  .groups = &group,
+                                  .n_groups = can_select(model),
+                                  .max_selected = 128,
+                                  .sparse_prefill = model_has_full_attention(model),
+                                  .max_long_rows = s->is_long ? 512 : 1,
+                                  .patterns = mixed,
+                                  .min_sparse_tokens = UINT32_MAX,
+                                  .tokens_only = true};
+}
+
+static struct recipe recipe_of(const struct subject *s, uint32_t n_prompt) {
+    struct recipe r = recipe_make(n_prompt, 6);
+    for (uint32_t i = 0; i < n_prompt; i++) r.prompt[i] = 3 + r.prompt[i] % (N_VOCAB - 3);
+    r.params.sampler.temperature = 0;
+    r.params.n_prompt_logprobs = s->is_sparse || s->kv.mechanism != KV_WHOLE ? -1 : 0;
+    r.kv = s->kv;
+    r.prefill.mode = s->is_sparse ? PREFILL_SPARSE : PREFILL_DENSE;
+    return r;
+}
+
+/* Fails unless the two say the same, as far as sums in another order can. */
+static void assert_like(const struct answer *one, const struct answer *shared, float bound,
+                        const char *what) {
+    assert_int_equal(one->n_prompt_infos, shared->n_prompt_infos);
+    for (uint32_t i = 1; i < one->n_prompt_infos; i++)
+        if (!(fabsf(one->prompt[i].logprob - shared->prompt[i].logprob) <= bound))
+            fail_msg("%s: prompt token %u: %g, not %g", what, i, shared->prompt[i].logprob,
+                     one->prompt[i].logprob);
+    assert_int_equal(one->n_tokens, shared->n_tokens);
+    for (uint32_t i = 0; i < one->n_tokens; i++) {
+        if (!(fabsf(one->tokens[i].logprob - shared->tokens[i].logprob) <= bound))
+            fail_msg("%s: token %u: %g, not %g", what, i, shared->tokens[i].logprob,
+                     one->tokens[i].logprob);
+        if (one->tokens[i].token != shared->tokens[i].token) return; /* a near tie */
+    }
+    for (int i = 0; i < KV_N_NUMBERS; i++)
+        if (!(fabs(one->last.kv.values[i] - shared->last.kv.values[i]) <= bound) &&
+            !(isnan(one->last.kv.values[i]) && isnan(shared->last.kv.values[i])))
+            fail_msg("%s: usage %d is %g, not %g", what, i, shared->last.kv.values[i],
+                     one->last.kv.values[i]);
+    if (fabs(one->last.prefill.density - shared->last.prefill.density) > 0.02)
+        fail_msg("%s: density", what);
+}
+
+/* Tells whether the engine takes the recipe. */
+static bool is_taken(struct engine *engine, const struct recipe *r, struct error *why) {
+    struct engine_request request = {.prompt = (uint32_t *)r->prompt,
+                                     .n_prompt = r->n_prompt,
+                                     .params = r->params,
+                                     .kv = r->kv,
+                                     .prefill = r->prefill};
+    const int code = engine_admit(engine, &request, 1, why);
+    free(request.plan);
+    return code == 0;
+}
+
+/* Returns true, and what n ranks answer to the recipe; or false, and why they refuse it. */
+static bool ask(const struct subject *s, const struct model_config *model, uint32_t n_ranks,
+                const struct recipe *recipe, struct answer *out, struct error *why) {
+    struct backend *be = make_ranks(n_ranks);
+    const struct engine_config config = config_of(be, s, model);
+    struct engine *engine = NULL;
+    *why = (struct error){0};
+    const bool takes = engine_create(&engine, &config, why) == 0 && is_taken(engine, recipe, why);
+    if (takes) *out = answers_one(engine, recipe);
+    engine_destroy(engine);
+    be->ops->destroy(be);
+    return takes;
+}
+
+/* Tells whether so many ranks can share the model, by its numbers. */
+static bool is_divided(const struct model_config *c, uint32_t n) {
+    bool divides = c->n_heads % n == 0 && (c->n_kv_heads % n == 0 || n % c->n_kv_heads == 0);
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        divides &= c->layers[i].ffn_dim % n == 0 && c->layers[i].shared_dim % n == 0;
+    return divides && !c->whole_qk_norm;
+}
+
+/* Compares what n ranks answer with one rank's answer. */
+static void compare(const struct subject *s, const struct model_config *model, uint32_t n,
+                    const struct recipe *recipe, const struct answer *one) {
+    struct answer shared = {0};
+    struct error why;
+    char what[640];
+    const bool repeats = n > model->n_kv_heads, takes = ask(s, model, n, recipe, &shared, &why);
+    snprintf(what, sizeof(what), "%s, %u ranks, %s", dir, n, s->name);
+    const bool is_expected = is_divided(model, n) && !(repeats && s->kv.score);
+    /* Blocks of quantised weights may be larger than a rank's part of these small ones. */
+    if (takes != is_expected && (takes || !*model->quantisation.method))
+        fail_msg("%s: %s", what, takes ? "is not refused" : why.text);
+    if (!takes && !strstr(why.text, "--tensor-parallel-size")) fail_msg("%s: %s", what, why.text);
+    if (takes) assert_like(one, &shared, bounds[s->format], what);
+    answer_forget(&shared);
+}
+
+/* Returns a number of ranks, or several as a set of bits; most of them divide the model's heads. */
+static unsigned choose_ranks(const struct model_config *c, int number) {
+    if (getenv("QUIRE_TEST_LONG")) return 1 << 2 | 1 << 3 | 1 << 4 | 1 << 6;
+    if (c->n_heads % 4 == 0 && number % 2 == 0) return 1 << 4;
+    return c->n_heads % 3 == 0 ? 1 << 3 : 1 << 2;
+}
+
+/* Compares everything that a checkpoint takes; number: its own. */
+static void compare_all(const char *name, int number) {
+    struct model_config model;
+    struct error why = {0};
+    snprintf(dir, sizeof(dir), "%s/%s", data, name);
+    if (model_config_load(&model, dir, 0, &why)) fail_msg("%s", why.text);
+    const unsigned n_ranks = choose_ranks(&model, number);
+    const uint32_t n_prompt = model.max_position < N_PROMPT + 8 ? model.max_position - 8 : N_PROMPT;
+    for (size_t i = 0; i < COUNT(subjects); i++) {
+        const struct recipe recipe = recipe_of(&subjects[i], n_prompt);
+        struct answer one = {0};
+        if (!ask(&subjects[i], &model, 1, &recipe, &one, &why)) continue;
+        for (uint32_t n = 2; n < 8; n++)
+            if (n_ranks >> n & 1) compare(&subjects[i], &model, n, &recipe, &one);
+        answer_forget(&one);
+    }
+    model_config_fini(&model);
+}
+
+TEST(ranks_answer_as_one_does) {
+    for (int i = 0; i < N_TINY_MODELS; i++) {
+        srand((unsigned)i + 1);
+        compare_all(tiny_models[i], i);
+    }
+}
+
+int main(int argc, char **argv) {
+    static const struct attn_pattern kinds[] = {{PATTERN_A_SHAPE, 32, 90},
+                                                {PATTERN_VERTICAL_SLASH, 40, 100},
+                                                {PATTERN_BLOCK_SPARSE, 1, 0},
+                                                {PATTERN_DENSE, 0, 0}};
+    for (int i = 0; i < MAX_HEADS; i++) mixed[i] = kinds[i % 4];
+    data = argc > 1 ? argv[1] : "";
+    return tests_run("team", NULL, NULL);
+}
