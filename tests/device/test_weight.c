@@ -179,6 +179,30 @@ static void check_rows(const struct random_weight *r) {
     }
 }
 
+/* Checks a copy of columns against the weight, where they can be cut. */
+static void check_columns(const struct random_weight *r) {
+    static uint8_t memory[sizeof(r->data) + sizeof(r->scales) + sizeof(r->mins) + 64];
+    const struct weight_format *f = &r->w.format;
+    const uint32_t first = (uint32_t)rand() % r->w.cols,
+                   n = 1 + (uint32_t)rand() % (r->w.cols - first),
+                   per_byte = element_bits(f->element) == 4 ? 2 : 1;
+    const bool is_whole = first % per_byte == 0 && (n % per_byte == 0 || first + n == r->w.cols),
+               in_block = f->scale && f->block_cols && first % f->block_cols != 0;
+    float whole[MOST_COLS], part[MOST_COLS];
+    struct weight cut = r->w;
+    assert_int_equal(weight_can_cut(&r->w, first, n), is_whole && !in_block);
+    if (!is_whole || in_block) return;
+    cut.cols = n;
+    assert_true(weight_copy_bytes(&cut) <= sizeof(memory));
+    cut = weight_copy_at(&cut, memory);
+    weight_copy_columns(&r->w, first, &cut);
+    for (uint32_t row = 0; row < r->w.rows; row++) {
+        weight_to_float(&r->w, row, whole);
+        weight_to_float(&cut, row, part);
+        assert_memory_equal(part, whole + first, n * sizeof(float));
+    }
+}
+
 TEST(every_format_is_read_as_defined) {
     static const uint16_t blocks[][2] = {{0, 0}, {1, 0},   {1, 32}, {1, 16},
                                          {7, 5}, {16, 16}, {0, 8}};
@@ -190,6 +214,7 @@ TEST(every_format_is_read_as_defined) {
                 make_random(&r, &(struct weight_format){element, scale, blocks[i][0], blocks[i][1],
                                                         scale && i % 2});
                 check_rows(&r);
+                for (int k = 0; k < 8; k++) check_columns(&r);
             }
 }
 

@@ -2,12 +2,17 @@
  * checkpoint, with every mechanism of KV policies and order of prompts.
  *
  * A sum over ranks is rounded in another place, so numbers are compared within a bound.  Texts are
- * greedy; behind a token that differs in a near tie nothing is compared.  QUIRE_TEST_LONG takes all
- * numbers of ranks for every checkpoint. */
+ * greedy; behind a token that differs in a near tie nothing is compared.  QUIRE_TEST_LONG takes
+ * every checkpoint with everything, and all numbers of ranks. */
+#define _GNU_SOURCE /* nftw */
+#include <ftw.h>
+#include <limits.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "engine/base/count.h"
 #include "engine/base/error.h"
@@ -214,9 +219,10 @@ static void compare_all(const char *name, int number) {
     const unsigned n_ranks = choose_ranks(&model, number);
     const uint32_t n_prompt = model.max_position < N_PROMPT + 8 ? model.max_position - 8 : N_PROMPT;
     for (size_t i = 0; i < COUNT(subjects); i++) {
+        const bool is_left_out = i > 0 && (i + (size_t)number) % 2 && !getenv("QUIRE_TEST_LONG");
         const struct recipe recipe = recipe_of(&subjects[i], n_prompt);
         struct answer one = {0};
-        if (!ask(&subjects[i], &model, 1, &recipe, &one, &why)) continue;
+        if (is_left_out || !ask(&subjects[i], &model, 1, &recipe, &one, &why)) continue;
         for (uint32_t n = 2; n < 8; n++)
             if (n_ranks >> n & 1) compare(&subjects[i], &model, n, &recipe, &one);
         answer_forget(&one);
@@ -229,6 +235,130 @@ TEST(ranks_answer_as_one_does) {
         srand((unsigned)i + 1);
         compare_all(tiny_models[i], i);
     }
+}
+
+/* ---- one checkpoint, four ranks ---- */
+
+enum { N_RANKS = 4, N_AT_ONCE = 5 };
+
+/* Returns the settings of a checkpoint of four heads, which `model` describes from then on. */
+static struct engine_config four_ranks(struct backend *be, struct model_config *model) {
+    struct error err = {0};
+    snprintf(dir, sizeof(dir), "%s/gqa-bf16-llama3-tied", data);
+    assert_int_equal(model_config_load(model, dir, 0, &err), 0);
+    return config_of(be, &subjects[0], model);
+}
+
+static struct recipe random_recipe(void) {
+    struct recipe r = recipe_of(&subjects[0], 20 + (uint32_t)rand() % 200);
+    r.params.sampler.temperature = 1;
+    r.params.max_tokens = 20;
+    return r;
+}
+
+/* A request's bits depend on the number of ranks, and on nothing else that runs. */
+TEST(bits_are_the_same_in_company_and_again) {
+    struct backend *be = make_ranks(N_RANKS);
+    struct recipe recipes[N_AT_ONCE];
+    struct answer alone[N_AT_ONCE];
+    struct model_config model;
+    struct engine_config config = four_ranks(be, &model);
+    config.batch_invariant = true;
+    config.prefix_caching = false;
+    srand(7);
+    for (int i = 0; i < N_AT_ONCE; i++) {
+        struct engine *engine = answers_start(&config);
+        recipes[i] = random_recipe();
+        alone[i] = answers_one(engine, &recipes[i]);
+        engine_destroy(engine);
+    }
+    for (int again = 0; again < 2; again++)
+        answers_compare(answers_start(&config), recipes, alone, N_AT_ONCE);
+    for (int i = 0; i < N_AT_ONCE; i++) answer_forget(&alone[i]);
+    model_config_fini(&model);
+    be->ops->destroy(be);
+}
+
+static const struct backend_ops *sound_ops;
+static atomic_int n_before_failure; /* products of the rank that fails */
+
+static int fail_at_last(struct backend *be, const struct linear_args *args, struct error *err) {
+    if (atomic_fetch_sub(&n_before_failure, 1) <= 0)
+        return error_set(err, ERR_DEVICE, "rank %u breaks", be->rank);
+    return sound_ops->linear(be, args, err);
+}
+
+/* Whenever a rank fails, every request ends with an error event, and nothing hangs. */
+TEST(a_rank_that_fails_ends_all_requests) {
+    const int n_times = getenv("QUIRE_TEST_LONG") ? 200 : 12;
+    struct model_config model;
+    srand(8);
+    for (int i = 0; i < n_times; i++) {
+        struct backend *be = make_ranks(N_RANKS), *failing = be->ranks[rand() % N_RANKS];
+        const struct engine_config config = four_ranks(be, &model);
+        struct backend_ops ops = *failing->ops;
+        struct answer answers[N_AT_ONCE] = {0};
+        sound_ops = failing->ops;
+        ops.linear = fail_at_last;
+        struct engine *engine = answers_start(&config);
+        atomic_store(&n_before_failure, INT_MAX);
+        failing->ops = &ops;
+        for (int k = 0; k < N_AT_ONCE; k++) {
+            struct recipe r = random_recipe();
+            r.params.max_tokens = 250;
+            recipe_submit(engine, &r, &answers[k]);
+        }
+        atomic_store(&n_before_failure, rand() % 200);
+        answers_wait(engine, answers, N_AT_ONCE);
+        assert_false(engine_healthy(engine));
+        for (int k = 0; k < N_AT_ONCE; k++) {
+            const struct engine_event *last = &answers[k].last;
+            assert_int_equal(last->reason, FINISH_ERROR);
+            assert_int_equal(last->error_code, ERR_DEVICE);
+            if (!strstr(last->error_text, "breaks")) fail_msg("%s", last->error_text);
+            answer_forget(&answers[k]);
+        }
+        engine_destroy(engine);
+        failing->ops = sound_ops;
+        model_config_fini(&model);
+        be->ops->destroy(be);
+    }
+}
+
+static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *at) {
+    (void)info, (void)kind, (void)at;
+    return remove(path);
+}
+
+/* Returns how many tokens of the prompt n ranks find, in a folder that they then save to. */
+static uint32_t count_cached(uint32_t n_ranks, const char *folder, const struct recipe *r) {
+    struct backend *be = make_ranks(n_ranks);
+    struct model_config model;
+    struct engine_config config = four_ranks(be, &model);
+    config.disk_path = folder;
+    config.disk_bytes = 1u << 26;
+    struct engine *engine = answers_start(&config);
+    struct answer answer = answers_one(engine, r);
+    const uint32_t n_cached = answer.last.n_cached;
+    answer_forget(&answer);
+    engine_destroy(engine);
+    model_config_fini(&model);
+    be->ops->destroy(be);
+    return n_cached;
+}
+
+TEST(a_cache_on_disk_is_found_by_as_many_ranks) {
+    char folder[] = "/tmp/quire-team-XXXXXX";
+    assert_non_null(mkdtemp(folder));
+    srand(9);
+    struct recipe r = recipe_of(&subjects[0], 200);
+    r.params.n_prompt_logprobs = -1;
+    assert_int_equal(count_cached(4, folder, &r), 0);
+    assert_int_equal(count_cached(4, folder, &r), 192);
+    assert_int_equal(count_cached(2, folder, &r), 0);
+    assert_int_equal(count_cached(1, folder, &r), 0);
+    assert_int_equal(count_cached(2, folder, &r), 192);
+    assert_int_equal(nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS), 0);
 }
 
 int main(int argc, char **argv) {
