@@ -281,7 +281,8 @@ static int create_workspace(struct engine *e, struct error *err) {
                                         .n_heads = model->n_heads,
                                         .n_kv_heads = model->n_kv_heads,
                                         .head_dim = model->head_dim,
-                                        .n_freqs = model->n_freqs,
+                                        .windowed = model->windowed,
+                                        .n_freqs = max_u32(model->n_freqs, model->n_local_freqs),
                                         .n_vocab = model->n_vocab,
                                         .sparse = e->info.sparse_prefill ? &sparse : NULL,
                                         .select = e->info.selections ? &selections : NULL};
@@ -446,8 +447,8 @@ static struct shared_credit *guess_credit_of(struct engine *e) {
  * of two products of its heads for every row and slot. */
 static int create_scheduler(struct engine *e, struct error *err) {
     const struct model_config *m = e->ranks->model->whole;
-    const double dim = m->dim, q_dim = (double)m->n_heads * m->head_dim,
-                 kv_dim = (double)m->n_kv_heads * m->head_dim;
+    const struct mean_widths mean = model_mean_widths(m);
+    const double dim = m->dim, q_dim = mean.q, kv_dim = mean.k;
     const struct scheduler_config config = {
         .space = &e->space,
         .max_rows = e->config.max_batched_tokens,

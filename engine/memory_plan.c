@@ -14,12 +14,8 @@
 
 struct kv_pool memory_plan_pages(const struct engine_config *config,
                                  const struct model_config *model) {
-    struct kv_pool pool = {.format = config->kv_format,
-                           .n_kv_heads = model->n_kv_heads,
-                           .head_dim = model->head_dim,
-                           .tracked = config->bounded_caches && config->backend->ops->evict};
-    pool.page_bytes = kv_page_bytes(&pool);
-    return pool;
+    return model_pages(model, config->kv_format,
+                       config->bounded_caches && config->backend->ops->evict);
 }
 
 uint32_t memory_plan_n_windowed(const struct engine_config *config,

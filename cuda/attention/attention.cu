@@ -5,7 +5,7 @@
  *   other rows       attn_prefill, a list of (sequence, tile).  A sparse prompt's tiles that are
  *                    not dense for all heads form a second list.  If few rows follow many keys, the
  *                    dense tiles may be split instead (prefill/split.h)
- *   shapes that neither kernel has (tiny models, f32 pages): attn_simple
+ *   shapes that neither kernel has (tiny models, f32 pages, heads of 512): attn_simple
  *
  * attn_prefill reads 16-bit copies of pages that have 8 bits, and of keys that are rotated by their
  * ranks (kv/prompt_copies.c).  Hopper's splits of few rows convert 8 bits themselves
@@ -161,21 +161,33 @@ static bool same_pool(const struct kv_pool *a, const struct kv_pool *b) {
            a->page_bytes == b->page_bytes && a->tracked == b->tracked;
 }
 
+/* Says whether the fast kernels were opened for the shape of the layer's heads. */
+static bool has_shape_of(const struct attention *a, const struct attn_args *args) {
+    return a->kv.n_kv_heads == args->kv->n_kv_heads && a->kv.head_dim == args->kv->head_dim;
+}
+
+/* Says whether attention over the pool was opened.  Of a model with heads of two shapes only one
+ * has the fast kernels, and it stays open for both. */
+static bool is_open(const struct attention *a, const struct attn_args *args) {
+    const struct kv_pool kv = kv_pool_of(args->kv, {a->kv.n_kv_heads, a->kv.head_dim});
+    if (a->n_heads != args->n_heads || a->has_slopes != (args->slopes != nullptr) ||
+        !same_pool(&a->kv, &kv))
+        return false;
+    return has_shape_of(a, args) || a->prefill_fits || !has_kernels(args->kv, args->n_heads);
+}
+
 /* Makes cuda->attention fit args.  The first operation on a pool packs the step again, because it
  * was packed without plans or with those of another pool. */
 static int open_attention(struct cuda_backend *cuda, const struct attn_args *args,
                           struct error *err) {
     struct attention *a = cuda->attention;
-    const bool has_slopes = args->slopes != nullptr;
-    if (a && a->n_heads == args->n_heads && a->has_slopes == has_slopes &&
-        same_pool(&a->kv, args->kv))
-        return 0;
+    if (a && is_open(a, args)) return 0;
     attention_close(cuda);
     a = cuda->attention = static_cast<struct attention *>(calloc(1, sizeof(*a)));
     if (!a) return error_set(err, ERR_NOMEM, "cuda: no memory");
     a->kv = *args->kv;
     a->n_heads = args->n_heads;
-    a->has_slopes = has_slopes;
+    a->has_slopes = args->slopes != nullptr;
     a->n_plans = 1;
     a->prefill_fits = has_kernels(args->kv, args->n_heads);
     a->decode_fits = a->prefill_fits && has_decode_kernel(args->kv, args->n_heads);
@@ -289,6 +301,8 @@ int attention_reserve(struct cuda_backend *cuda, const struct step_limits *limit
     a.kv.n_kv_heads = limits->n_kv_heads;
     a.kv.head_dim = limits->head_dim;
     a.n_heads = limits->n_heads;
+    if (limits->windowed.head_dim > 0 && !has_kernels(&a.kv, a.n_heads))
+        a.kv = kv_pool_of(&a.kv, limits->windowed);
     a.prefill_fits = has_kernels(&a.kv, a.n_heads);
     *bytes = *n_words = 0;
     int rc = 0;
@@ -586,7 +600,7 @@ static bool aligned(const struct attn_args *args) {
 static bool decodes_fast(const struct attention *a, const struct attn_args *args) {
     const bool rotations = args->kv->format != PAGE_FP8 || !args->kv->tracked ||
                            args->n_freqs % ATTN_DECODE_ROTATED == 0;
-    return a->decode_fits && aligned(args) && rotations;
+    return a->decode_fits && has_shape_of(a, args) && aligned(args) && rotations;
 }
 
 /* Sends what attention needs beside the step: slopes and, over a tracked pool, the rotary
@@ -693,7 +707,7 @@ static int attend_prompts(struct cuda_backend *cuda, const struct attn_args *arg
     const bool is_ranked = step_layer_is_ranked(cuda->host_step, args->layer),
                split = a->split.n_items > 0,
                only_ranked = cuda->prompt_copies.only_ranked && is_ranked;
-    if (!a->prefill_fits || !aligned(args))
+    if (!a->prefill_fits || !has_shape_of(a, args) || !aligned(args))
         return attend_simply(cuda, args, false, step->n_rows - step->n_decode,
                              launch_of_prompts(cuda), err);
     struct prompt_view view = {};

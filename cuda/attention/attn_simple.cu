@@ -1,5 +1,5 @@
 /* attn_simple.cu - attention over pages by the definition.  It is the reference for the fast
- * kernels, and takes what they do not: any head_dim up to 256, any page format.
+ * kernels, and takes what they do not: any head_dim up to 512, any page format.
  *
  *   q     bf16 rows of [n_heads, head_dim]
  *   pool  pages [K,V][n_kv_heads][PAGE_TOKENS][head_dim]; page states if it is tracked
@@ -19,18 +19,20 @@
 #include "engine/device/pages.h"
 #include "engine/device/sparse.h"
 
-enum { N_WARPS = 4, LANE_DIMS = 8, MAX_DIM = 32 * LANE_DIMS };
+/* LANE_DIMS: the most dimensions of a lane, USUAL_LANE_DIMS or MOST_LANE_DIMS. */
+enum { N_WARPS = 4, USUAL_LANE_DIMS = 8, MOST_LANE_DIMS = 16 };
 
-struct plan {
+template <int LANE_DIMS> struct plan {
     float max[N_WARPS], sum[N_WARPS];
-    float out[N_WARPS][MAX_DIM];
+    float out[N_WARPS][32 * LANE_DIMS];
 };
 
-struct softmax {
+template <int LANE_DIMS> struct softmax {
     float max, sum;
     float out[LANE_DIMS]; /* dimension lane + 32 * i */
 };
 
+template <int LANE_DIMS>
 static __device__ __forceinline__ float dot_key(const struct kv_pool &kv, const float *q,
                                                 const char *key) {
     const uint32_t lane = threadIdx.x % 32;
@@ -41,6 +43,7 @@ static __device__ __forceinline__ float dot_key(const struct kv_pool &kv, const 
     return warp_sum(dot);
 }
 
+template <int LANE_DIMS>
 static __device__ float dot_rotated_key(const struct kv_pool &kv, const float *q, const char *key,
                                         const struct key_rotations &rotations, uint32_t rank) {
     const uint32_t lane = threadIdx.x % 32;
@@ -51,8 +54,10 @@ static __device__ float dot_rotated_key(const struct kv_pool &kv, const float *q
     return warp_sum(dot);
 }
 
-static __device__ __forceinline__ void visit_slot(struct softmax *state, const struct kv_pool &kv,
-                                                  float score, const char *value, float factor) {
+template <int LANE_DIMS>
+static __device__ __forceinline__ void visit_slot(struct softmax<LANE_DIMS> *state,
+                                                  const struct kv_pool &kv, float score,
+                                                  const char *value, float factor) {
     const uint32_t lane = threadIdx.x % 32, dim = kv.head_dim;
     const float max = fmaxf(state->max, score);
     const float keep = __expf(state->max - max),
@@ -68,8 +73,10 @@ static __device__ __forceinline__ void visit_slot(struct softmax *state, const s
 
 /* Merges the warps' results of one row and head, and a sink, into `out`.  lse: where the row's
  * log-sum-exp goes, or NULL. */
-static __device__ void merge_warps(const struct softmax *state, struct plan *plan, float sink,
-                                   __nv_bfloat16 *out, uint32_t dim, float *lse) {
+template <int LANE_DIMS>
+static __device__ void merge_warps(const struct softmax<LANE_DIMS> *state,
+                                   struct plan<LANE_DIMS> *plan, float sink, __nv_bfloat16 *out,
+                                   uint32_t dim, float *lse) {
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     float max = sink;
     if (lane == 0) {
@@ -102,8 +109,9 @@ static __device__ float *scores_of(const struct attn_simple_params &p, size_t se
     return p.attn_stats.scores + (kv_head * p.attn_stats.score_stride + (size_t)at) * group;
 }
 
-static __device__ void attend(const struct attn_simple_params &p, struct plan *plan, uint32_t row,
-                              uint32_t kv_head, uint32_t head) {
+template <int LANE_DIMS>
+static __device__ void attend(const struct attn_simple_params &p, struct plan<LANE_DIMS> *plan,
+                              uint32_t row, uint32_t kv_head, uint32_t head) {
     const struct device_step &s = *p.step;
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, dim = p.kv.head_dim;
     const uint32_t group = p.n_heads / p.kv.n_kv_heads;
@@ -116,7 +124,10 @@ static __device__ void attend(const struct attn_simple_params &p, struct plan *p
     float *const scores = scores_of(p, seq, kv_head);
     const __nv_bfloat16 *from =
         static_cast<const __nv_bfloat16 *>(p.q) + row * p.q_stride + (size_t)head * dim;
-    struct softmax state = {-INFINITY, 0.0f, {}};
+    struct softmax<LANE_DIMS> state = {
+        - INFINITY, 0.0f, {
+        }
+    };
     float q[LANE_DIMS];
 #pragma unroll
     for (uint32_t i = 0; i < LANE_DIMS; i++)
@@ -134,9 +145,10 @@ static __device__ void attend(const struct attn_simple_params &p, struct plan *p
         const uint32_t at = slot % PAGE_TOKENS, key_row = kv_row(&p.kv, 0, kv_head, at),
                        value_row = kv_row(&p.kv, 1, kv_head, at);
         const char *key = row_at(p.kv, page, key_row), *value = row_at(p.kv, page, value_row);
-        const float product = rotated ? dot_rotated_key(p.kv, q, key, p.rotations,
-                                                        page_state(p.kv, page, kv_head)->rank[at])
-                                      : dot_key(p.kv, q, key);
+        const float product =
+            rotated ? dot_rotated_key<LANE_DIMS>(p.kv, q, key, p.rotations,
+                                                 page_state(p.kv, page, kv_head)->rank[at])
+                    : dot_key<LANE_DIMS>(p.kv, q, key);
         float score = score_of(p.scale, product * row_factor(p.kv, page, key_row));
         if (p.bias.slopes)
             score -= distance_cost(p.bias.slopes[head], query,
@@ -150,8 +162,8 @@ static __device__ void attend(const struct attn_simple_params &p, struct plan *p
                 p.attn_stats.lse ? p.attn_stats.lse + out : nullptr);
 }
 
-static __global__ void attn_simple_kernel(struct attn_simple_params p) {
-    __shared__ struct plan plan;
+template <int LANE_DIMS> static __global__ void attn_simple_kernel(struct attn_simple_params p) {
+    __shared__ struct plan<LANE_DIMS> plan;
     const uint32_t group = p.n_heads / p.kv.n_kv_heads;
     let_next_start();
     wait_for_previous();
@@ -162,7 +174,10 @@ static __global__ void attn_simple_kernel(struct attn_simple_params p) {
 
 cudaError_t launch_attn_simple(const struct attn_simple_params *p, struct launch launch) {
     if (p->n_rows == 0) return cudaSuccess;
-    if (p->kv.head_dim > MAX_DIM) return cudaErrorInvalidValue;
-    return launch_kernel(launch, attn_simple_kernel, dim3(p->n_rows, p->kv.n_kv_heads),
-                         32 * N_WARPS, 0, *p);
+    if (p->kv.head_dim > 32 * MOST_LANE_DIMS) return cudaErrorInvalidValue;
+    return launch_kernel(launch,
+                         p->kv.head_dim > 32 * USUAL_LANE_DIMS
+                             ? attn_simple_kernel<MOST_LANE_DIMS>
+                             : attn_simple_kernel<USUAL_LANE_DIMS>,
+                         dim3(p->n_rows, p->kv.n_kv_heads), 32 * N_WARPS, 0, *p);
 }

@@ -99,9 +99,9 @@ cudaError_t launch_add_positions(const struct add_positions_params *p, struct la
 /* ---- RMSNorm ---- */
 
 static __device__ __forceinline__ uint32_t scale_pair(uint32_t pair, float scale, float w0,
-                                                      float w1, uint32_t base) {
+                                                      float w1, uint32_t base, float out_scale) {
     const float2 f = unpack_bf16(pair), b = unpack_bf16(base);
-    return pack_bf16(f.x * scale * w0 + b.x, f.y * scale * w1 + b.y);
+    return pack_bf16((f.x * scale * w0 + b.x) * out_scale, (f.y * scale * w1 + b.y) * out_scale);
 }
 
 /* Says whether the weight is read as vectors of 8 elements. */
@@ -127,17 +127,19 @@ static __device__ __forceinline__ void unpack_weight(float *w, const struct rmsn
     } else {
 #pragma unroll
         for (int j = 0; j < VECTOR; j++)
-            w[j] = load_element(p.weight, (size_t)i * VECTOR + j, p.element);
+            w[j] = p.weight ? load_element(p.weight, (size_t)i * VECTOR + j, p.element) : 1.0f;
     }
 }
 
 /* Stores a normalised vector at `out`, or adds it to what is there. */
 static __device__ __forceinline__ void store_normalised(uint4 *out, uint4 v, float scale,
-                                                        const float *w, bool accumulate) {
-    const uint4 base = accumulate ? *out : make_uint4(0, 0, 0, 0);
-    *out = make_uint4(
-        scale_pair(v.x, scale, w[0], w[1], base.x), scale_pair(v.y, scale, w[2], w[3], base.y),
-        scale_pair(v.z, scale, w[4], w[5], base.z), scale_pair(v.w, scale, w[6], w[7], base.w));
+                                                        const float *w,
+                                                        const struct rmsnorm_params &p) {
+    const uint4 base = p.accumulate ? *out : make_uint4(0, 0, 0, 0);
+    *out = make_uint4(scale_pair(v.x, scale, w[0], w[1], base.x, p.out_scale),
+                      scale_pair(v.y, scale, w[2], w[3], base.y, p.out_scale),
+                      scale_pair(v.z, scale, w[4], w[5], base.z, p.out_scale),
+                      scale_pair(v.w, scale, w[6], w[7], base.w, p.out_scale));
 }
 
 /* Returns where the block's vector begins: head blockIdx.y of row blockIdx.x. */
@@ -178,12 +180,12 @@ static __global__ void rmsnorm_vector_kernel(struct rmsnorm_params p) {
         const uint32_t i = threadIdx.x + k * blockDim.x;
         if (i >= n) break;
         unpack_weight(w, p, weights[k], i);
-        store_normalised(out + i, held[k], scale, w, p.accumulate);
+        store_normalised(out + i, held[k], scale, w, p);
     }
     for (uint32_t i = rest; i < n; i += blockDim.x) {
         if (has_weight_vectors(p)) weights[0] = weight_vector(p, i);
         unpack_weight(w, p, weights[0], i);
-        store_normalised(out + i, x[i], scale, w, p.accumulate);
+        store_normalised(out + i, x[i], scale, w, p);
     }
 }
 
@@ -198,8 +200,10 @@ static __global__ void rmsnorm_kernel(struct rmsnorm_params p) {
         sum += to_float(x[i]) * to_float(x[i]);
     const float scale = rsqrtf(block_sum(sum, shared) / (float)p.dim + p.eps);
     for (uint32_t i = threadIdx.x; i < p.dim; i += blockDim.x)
-        store_as(out + i, to_float(x[i]) * scale * load_element(p.weight, i, p.element) +
-                              (p.accumulate ? to_float(out[i]) : 0.0f));
+        store_as(out + i, (to_float(x[i]) * scale *
+                               (p.weight ? load_element(p.weight, i, p.element) : 1.0f) +
+                           (p.accumulate ? to_float(out[i]) : 0.0f)) *
+                              p.out_scale);
 }
 
 cudaError_t launch_rmsnorm(const struct rmsnorm_params *p, struct launch launch) {
@@ -474,7 +478,7 @@ static __global__ void rope_append_vector_kernel(struct rope_append_params p) {
     wait_for_previous();
     if (!inside) return;
     typedef typename head_pairs<N>::words words;
-    bf16 *x = static_cast<bf16 *>(p.qkv) + ((size_t)row * n_heads + head) * p.kv.head_dim + at;
+    bf16 *x = static_cast<bf16 *>(p.qkv) + row * p.qkv_stride + (size_t)head * p.kv.head_dim + at;
     words a = *reinterpret_cast<const words *>(x), b = *reinterpret_cast<const words *>(x + n);
     const float *c = angles_of(p, row) + at;
     const pair_angles<N> angles(c, c + n);
@@ -513,7 +517,7 @@ static __global__ void rope_append_kernel(struct rope_append_params p) {
     let_next_start();
     wait_for_previous();
     if (head >= n_heads || row >= p.step->n_rows) return;
-    bf16 *x = static_cast<bf16 *>(p.qkv) + ((size_t)row * n_heads + head) * dim;
+    bf16 *x = static_cast<bf16 *>(p.qkv) + row * p.qkv_stride + (size_t)head * dim;
     const bool is_q = head < p.n_heads, is_v = head >= p.n_heads + p.kv.n_kv_heads;
     struct append_place place = {};
     if (!is_q) {
@@ -558,7 +562,7 @@ static __global__ void rope_append_fp8_kernel(struct rope_append_params p) {
     let_next_start();
     wait_for_previous();
     if (head >= n_heads || row >= p.step->n_rows) return;
-    bf16 *x = static_cast<bf16 *>(p.qkv) + ((size_t)row * n_heads + head) * dim;
+    bf16 *x = static_cast<bf16 *>(p.qkv) + row * p.qkv_stride + (size_t)head * dim;
     const bool is_q = head < p.n_heads, is_v = head >= p.n_heads + p.kv.n_kv_heads;
     struct append_place place = {};
     if (!is_q) {
@@ -596,7 +600,8 @@ static bool has_vectors(const struct rope_append_params *p) {
     const bool share = n_threads <= 32 && (n_threads & (n_threads - 1)) == 0,
                suits = p->kv.format == PAGE_FP8 ? share : p->kv.format == PAGE_BF16;
     return suits && n_threads <= 64 && p->n_freqs * 2 == p->kv.head_dim &&
-           vectors_fit(p->n_freqs, p->qkv, p->kv.base) && (uintptr_t)p->angles % 16 == 0;
+           vectors_fit(p->n_freqs, p->qkv, p->kv.base) && p->qkv_stride % VECTOR == 0 &&
+           (uintptr_t)p->angles % 16 == 0;
 }
 
 template <int N>

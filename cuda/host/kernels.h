@@ -202,7 +202,7 @@ struct add_positions_params {
 
 struct rmsnorm_params {
     const void *x;      /* bf16, row i at x + i * x_stride elements: [n_heads, dim] */
-    const void *weight; /* element [dim] */
+    const void *weight; /* element [dim]; NULL: all are 1 */
     enum element element;
     void *out; /* bf16, row i at out + i * out_stride; may be x unless it accumulates */
     uint32_t n_rows, dim;
@@ -210,6 +210,7 @@ struct rmsnorm_params {
     float eps;
     uint32_t n_heads;
     bool accumulate;
+    float out_scale; /* what is stored is multiplied by it */
 };
 
 struct layernorm_params {
@@ -239,7 +240,8 @@ struct angles_params {
 
 struct rope_append_params {
     const struct device_step *step;
-    void *qkv;           /* bf16 [n_rows, (n_heads + 2 * n_kv_heads) * head_dim] */
+    void *qkv; /* bf16, row i at qkv + i * qkv_stride: n_heads + 2 * n_kv_heads heads */
+    size_t qkv_stride;
     const float *angles; /* from angles_params */
     struct kv_pool kv;   /* page: [K,V][n_kv_heads][PAGE_TOKENS][head_dim], then the states */
     uint32_t n_rows, n_heads, n_freqs, layer;

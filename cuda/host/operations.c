@@ -38,17 +38,19 @@ int cuda_add_positions(struct backend *be, const struct add_positions_args *args
 
 int cuda_rmsnorm(struct backend *be, const struct rmsnorm_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
-    const struct rmsnorm_params params = {.x = args->x,
-                                          .weight = args->weight->data,
-                                          .element = args->weight->format.element,
-                                          .out = args->out,
-                                          .n_rows = args->n_rows,
-                                          .dim = args->dim,
-                                          .x_stride = args->x_stride,
-                                          .out_stride = args->out_stride,
-                                          .eps = args->eps,
-                                          .n_heads = args->n_heads,
-                                          .accumulate = args->accumulate};
+    const struct rmsnorm_params params = {
+        .x = args->x,
+        .weight = args->weight ? args->weight->data : NULL,
+        .element = args->weight ? args->weight->format.element : ELEMENT_F32,
+        .out = args->out,
+        .n_rows = args->n_rows,
+        .dim = args->dim,
+        .x_stride = args->x_stride,
+        .out_stride = args->out_stride,
+        .eps = args->eps,
+        .n_heads = args->n_heads,
+        .accumulate = args->accumulate,
+        .out_scale = args->sum_scale != 0 ? args->sum_scale : 1};
     return cuda_check(cuda, launch_rmsnorm(&params, launch_of(cuda)), "rmsnorm", err);
 }
 
@@ -212,9 +214,11 @@ int cuda_rope_append(struct backend *be, const struct rope_append_args *args, st
     }
     const size_t n_angles = (size_t)cuda->launch_rows * 2 * args->n_freqs;
     const bool in_text = has_two_positions(cuda, args->kv);
+    const size_t packed = (size_t)(args->n_heads + 2 * args->kv->n_kv_heads) * args->kv->head_dim;
     const struct rope_append_params params = {
         .step = cuda->device_step,
         .qkv = args->qkv,
+        .qkv_stride = args->qkv_stride ? args->qkv_stride : packed,
         .angles = rotary->angles,
         .text_angles = in_text ? rotary->angles + n_angles : NULL,
         .kv = *args->kv,

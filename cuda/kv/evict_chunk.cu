@@ -18,7 +18,7 @@
 #include "engine/device/pages.h"
 
 enum { BLOCK = 1024, N_WARPS = BLOCK / 32, BINS = 256 };
-enum { LANE_DIMS = 8 }; /* elements of a key in a lane; launch_evict_scores checks head_dim */
+enum { LANE_DIMS = 16 }; /* elements of a key in a lane; launch_evict_scores checks head_dim */
 
 struct item {
     const struct device_budget *budget;

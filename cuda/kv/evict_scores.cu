@@ -25,7 +25,7 @@
 #include "engine/device/pages.h"
 
 enum { WARPS = 4, THREADS = WARPS * 32, ROWS = WARPS * 16, P_STRIDE = PAGE_TOKENS + 8 };
-enum { LANE_DIMS = 8, MAX_DIM = 32 * LANE_DIMS };
+enum { LANE_DIMS = 16, MAX_DIM = 32 * LANE_DIMS };
 
 /* A block's work: rows of a sequence against the slots of one of its pages. */
 struct work {

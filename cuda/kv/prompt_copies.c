@@ -119,10 +119,12 @@ static int reserve(struct cuda_backend *cuda, const struct kv_pool *kv, uint32_t
 
 int prompt_copies_reserve(struct cuda_backend *cuda, const struct step_limits *limits,
                           struct error *err) {
-    const struct kv_pool kv = {.format = limits->kv_format,
-                               .n_kv_heads = limits->n_kv_heads,
-                               .head_dim = limits->head_dim};
+    struct kv_pool kv = {.format = limits->kv_format,
+                         .n_kv_heads = limits->n_kv_heads,
+                         .head_dim = limits->head_dim};
+    const struct kv_pool windowed = kv_pool_of(&kv, limits->windowed);
     uint64_t n_slots = 0;
+    if (kv_page_bytes(&windowed) > kv_page_bytes(&kv)) kv = windowed;
     if (page_is_scaled(kv.format)) n_slots = limits->max_prompt_slots;
     else if (limits->tracked && kv.format != PAGE_F32 && !cuda->batch_invariant)
         n_slots = min_u64(limits->max_slots, MOST_COPIED_SLOTS) + limits->max_rows;

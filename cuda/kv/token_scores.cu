@@ -26,7 +26,7 @@
 #include "engine/device/select.h"
 
 enum { WARPS = 4, THREADS = WARPS * 32, ROWS = 64, PART_ROWS = ROWS / 2, BANDS = 2 };
-enum { LANE_DIMS = 8, MAX_DIM = 32 * LANE_DIMS };
+enum { LANE_DIMS = 16, MAX_DIM = 32 * LANE_DIMS };
 
 /* What a block works on. */
 struct work {

@@ -23,7 +23,7 @@ enum {
 
 struct error {
     int code;
-    char text[512];
+    char text[640];
     const char *param; /* which of a request's parameters it is about, a constant; NULL: none */
 };
 

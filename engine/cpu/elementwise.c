@@ -75,8 +75,10 @@ static void rmsnorm_row(const struct row_job *job, uint32_t row, uint32_t worker
                 *weight = scratch_of(job->cpu, 0);
     float *out = (float *)args->out + row * args->out_stride;
     (void)worker;
-    for (uint32_t h = 0; h < args->n_heads; h++, x += args->dim, out += args->dim)
+    for (uint32_t h = 0; h < args->n_heads; h++, x += args->dim, out += args->dim) {
         job->cpu->kernels->rmsnorm(out, x, weight, args->dim, args->eps, args->accumulate);
+        for (uint32_t i = 0; args->sum_scale != 0 && i < args->dim; i++) out[i] *= args->sum_scale;
+    }
 }
 
 int cpu_rmsnorm(struct backend *be, const struct rmsnorm_args *args, struct error *err) {
@@ -84,7 +86,9 @@ int cpu_rmsnorm(struct backend *be, const struct rmsnorm_args *args, struct erro
     int rc = scratch_reserve(cpu, args->dim * sizeof(float), err);
     if (rc < 0) return rc;
     /* The weight's f32 copy lies in the caller's scratch, which no row task writes. */
-    weight_row(cpu, args->weight, 0, scratch_of(cpu, 0));
+    float *weight = scratch_of(cpu, 0);
+    if (args->weight) weight_row(cpu, args->weight, 0, weight);
+    for (uint32_t i = 0; !args->weight && i < args->dim; i++) weight[i] = 1;
     return run_rows(&(struct row_job){cpu, args, args->n_rows, rmsnorm_row});
 }
 
@@ -229,7 +233,9 @@ static void rope_append_row(const struct row_job *job, uint32_t row, uint32_t wo
     const bool rotates_k = !step_ranked(seq, args->layer), rotates = args->n_freqs > 0;
     const float *c = rotates ? row_angles(job->cpu, args, seq, row) : NULL,
                 *s = rotates ? c + args->n_freqs : NULL;
-    float *q = (float *)args->qkv + (size_t)row * (args->n_heads + 2 * n_kv) * dim;
+    const size_t packed = (size_t)(args->n_heads + 2 * n_kv) * dim,
+                 stride = args->qkv_stride ? args->qkv_stride : packed;
+    float *q = (float *)args->qkv + row * stride;
     float *k = q + (size_t)args->n_heads * dim, *v = k + (size_t)n_kv * dim;
     for (uint32_t h = 0; rotates && h < args->n_heads + (rotates_k ? n_kv : 0); h++)
         rotate_head(q + (size_t)h * dim, c, s, args->n_freqs);

@@ -34,6 +34,7 @@ struct rope_append_args {
      * 1 + query_beta * ln(1 + floor(p / query_period)). */
     float query_beta;
     uint32_t query_period;
+    size_t qkv_stride; /* elements from a row of qkv to the next; 0: rows are packed */
 };
 
 /* Attention of the step's rows over the pages of `layer`.  attn_decode handles sequences

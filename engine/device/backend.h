@@ -61,13 +61,14 @@ struct embed_args {
 /* Normalises n_heads adjacent vectors of each row, each by itself. */
 struct rmsnorm_args {
     const void *x;               /* act, row i at x + i * x_stride elements: [n_heads, dim] */
-    const struct weight *weight; /* [dim] */
+    const struct weight *weight; /* [dim]; NULL: all are 1 */
     void *out;                   /* act, row i at out + i * out_stride elements; may be x */
     uint32_t n_rows, dim;
     size_t x_stride, out_stride;
     float eps;
     uint32_t n_heads; /* >= 1 */
     bool accumulate;  /* out += the norm; out is not x */
+    float sum_scale;  /* with accumulate: out = sum_scale * (out + the norm); 0: not scaled */
 };
 
 /* Normalises each row by its mean and its variance: out = (x - mean) / deviation * weight +
@@ -108,10 +109,17 @@ struct linear_args {
 
 /* Returns the arguments that normalise a product's input separately, into norm->normed. */
 static inline struct rmsnorm_args linear_norm(const struct linear_args *args) {
-    const struct rmsnorm_args norm = {args->x,      args->norm->weight, args->norm->normed,
-                                      args->n_rows, args->n_in,         args->n_in,
-                                      args->n_in,   args->norm->eps,    1,
-                                      false};
+    const struct rmsnorm_args norm = {args->x,
+                                      args->norm->weight,
+                                      args->norm->normed,
+                                      args->n_rows,
+                                      args->n_in,
+                                      args->n_in,
+                                      args->n_in,
+                                      args->norm->eps,
+                                      1,
+                                      false,
+                                      0};
     return norm;
 }
 

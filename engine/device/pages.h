@@ -26,7 +26,13 @@ enum { PAGE_TOKENS = 64, PAGE_ALIGN = 128 };
 enum page_format { PAGE_F32, PAGE_F16, PAGE_BF16, PAGE_FP8 };
 #define PAGE_FORMAT_NAMES "float32", "float16", "bfloat16", "fp8"
 
-/* The KV pool and the shape of its pages.  A page holds:
+/* The KV heads of a layer. */
+struct kv_shape {
+    uint32_t n_heads, head_dim;
+};
+
+/* The KV pool and the shape of its pages.  Where layers have KV heads of several shapes each sees
+ * the pool with its own, and page_bytes is that of the largest page.  A page holds:
  *
  *   keys and values   2 * n_kv_heads * PAGE_TOKENS * head_dim elements
  *   scales            if page_is_scaled(), u8 [K, V][n_kv_heads][PAGE_TOKENS]: one for each row,
@@ -41,7 +47,7 @@ struct kv_pool {
     enum page_format format;
     uint32_t n_pages;
     uint32_t n_kv_heads, head_dim;
-    size_t page_bytes; /* kv_page_bytes() */
+    size_t page_bytes; /* kv_page_bytes(), of the shape that takes most */
     bool tracked;      /* sequences may have budgets */
 };
 
@@ -153,6 +159,14 @@ PAGE_FUNCTION uint32_t kv_row(const struct kv_pool *kv, uint32_t is_value, uint3
 static inline size_t kv_page_bytes(const struct kv_pool *kv) {
     const size_t bytes = kv_state_offset(kv, kv->tracked ? kv->n_kv_heads : 0);
     return round_up(bytes, PAGE_ALIGN);
+}
+
+/* Returns the pool as a layer with these heads sees it. */
+static inline struct kv_pool kv_pool_of(const struct kv_pool *kv, struct kv_shape shape) {
+    struct kv_pool pool = *kv;
+    pool.n_kv_heads = shape.n_heads;
+    pool.head_dim = shape.head_dim;
+    return pool;
 }
 
 /* Returns how many pages a layer needs for n_slots slots. */

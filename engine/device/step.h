@@ -122,7 +122,9 @@ struct step_limits {
     enum page_format kv_format;
     bool tracked;            /* as in struct kv_pool: sequences may have budgets */
     uint32_t max_logit_rows; /* of one sample operation */
-    uint32_t n_layers, n_heads, n_kv_heads, head_dim, n_freqs, n_vocab;
+    uint32_t n_layers, n_heads, n_kv_heads, head_dim, n_vocab;
+    struct kv_shape windowed; /* of layers with a window, if they have other heads; else zeroed */
+    uint32_t n_freqs;         /* the most of any layer */
     const struct sparse_limits *sparse; /* NULL: no sequence is sparse */
     const struct select_limits *select; /* NULL: no sequence has a kv_select */
 };

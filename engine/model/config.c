@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/base/sizes.h"
 #include "engine/device/backend.h"
 #include "engine/gguf/model_document.h"
 #include "engine/model/config_reader.h"
@@ -23,7 +24,7 @@
 #include "engine/model/text_half.h"
 #include "engine/model/window_config.h"
 
-enum { MAX_CONFIG_BYTES = 1 << 20, MAX_HEAD_DIM = 256 };
+enum { MAX_CONFIG_BYTES = 1 << 20, MAX_HEAD_DIM = 512 };
 
 /* Keys with a whole number.  The bounds are far beyond any model and keep every product of two or
  * three of them within 64 bits. */
@@ -65,6 +66,8 @@ static int read_architecture(const struct config_reader *r, struct model_config 
     const struct model_family *family = family_find(name);
     c->qk_norm = family->qk_norm;
     c->whole_qk_norm = family->whole_qk_norm;
+    c->v_norm = family->v_norm;
+    c->layer_scales = family->layer_scales;
     c->no_pre_norms = family->no_pre_norms;
     c->fused_qkv = family->fused_qkv;
     c->fused_gate_up = family->fused_gate_up;
@@ -111,7 +114,7 @@ static int read_heads(const struct config_reader *r, struct model_config *c) {
                              "is not a multiple of 'num_attention_heads'");
     if (c->head_dim == 0) c->head_dim = c->dim / c->n_heads;
     if (c->head_dim < 2 || c->head_dim % 2 != 0 || c->head_dim > MAX_HEAD_DIM)
-        return config_refuse(r, ERR_UNSUPPORTED, "head_dim", "is odd or larger than 256");
+        return config_refuse(r, ERR_UNSUPPORTED, "head_dim", "is odd or larger than 512");
     return 0;
 }
 
@@ -229,9 +232,10 @@ static int read_gate(const struct config_reader *r, struct model_config *c) {
 }
 
 /* Reads a softcap; null means none. */
-static int read_softcap(const struct config_reader *r, const char *key, double usual, float *out) {
+static int read_softcap(const struct config_reader *r, const char *key, double usual, bool as_said,
+                        float *out) {
     double cap = json_object_get(r->root, key) ? 0 : usual;
-    if (usual == 0 && config_get(r->root, key))
+    if (usual == 0 && !as_said && config_get(r->root, key))
         return config_refuse(r, ERR_UNSUPPORTED, key, "is not null");
     const int rc = config_read_number(r, r->root, key, 1e-3, 1e6, &cap);
     *out = (float)cap;
@@ -240,26 +244,29 @@ static int read_softcap(const struct config_reader *r, const char *key, double u
 
 static int read_softcaps(const struct config_reader *r, struct model_config *c) {
     const struct model_family *family = family_find(c->architecture);
-    int rc =
-        read_softcap(r, "attn_logit_softcapping", family->usual_attn_softcap, &c->attn_softcap);
+    int rc = read_softcap(r, "attn_logit_softcapping", family->usual_attn_softcap, false,
+                          &c->attn_softcap);
     if (!rc)
         rc = read_softcap(r, "final_logit_softcapping", family->usual_logit_softcap,
-                          &c->logit_softcap);
+                          family->caps_as_said, &c->logit_softcap);
     return rc;
 }
 
 /* Reads what attention scores and embeddings are multiplied with. */
 static int read_scales(const struct config_reader *r, struct model_config *c) {
     const struct model_family *family = family_find(c->architecture);
+    static const char both_ways_key[] = "use_bidirectional_attention";
+    const char *both_ways_of = json_string_value(config_get(r->root, both_ways_key));
     bool both_ways = false, causal = true;
     double scalar = family->usual_query_scalar;
-    int rc = config_read_bool(r, r->root, "use_bidirectional_attention", &both_ways);
+    int rc = 0; /* among images only, text does not have any */
+    if (!both_ways_of || strcmp(both_ways_of, "vision") != 0)
+        rc = config_read_bool(r, r->root, both_ways_key, &both_ways);
     if (!rc) rc = config_read_bool(r, r->root, "is_causal", &causal);
     if (!rc && scalar > 0)
         rc = config_read_number(r, r->root, "query_pre_attn_scalar", 1e-3, 1e6, &scalar);
     if (rc) return rc;
-    if (both_ways)
-        return config_refuse(r, ERR_UNSUPPORTED, "use_bidirectional_attention", "is true");
+    if (both_ways) return config_refuse(r, ERR_UNSUPPORTED, both_ways_key, "is true");
     if (!causal)
         return config_refuse(r, ERR_UNSUPPORTED, "is_causal",
                              "is false: attention to later tokens is not supported");
@@ -369,13 +376,14 @@ static int make_frequencies(const struct config_reader *r, struct model_config *
                             const struct rope_params *rope) {
     const struct rope_params local = {.theta = rope->local_theta};
     const bool differ = has_local(c);
+    c->n_local_freqs = c->windowed.head_dim > 0 ? c->windowed.head_dim / 2 : c->n_freqs;
     c->inv_freq = calloc(c->n_freqs, sizeof(*c->inv_freq));
-    if (differ) c->local_freq = calloc(c->n_freqs, sizeof(*c->local_freq));
+    if (differ) c->local_freq = calloc(c->n_local_freqs, sizeof(*c->local_freq));
     if (!c->inv_freq || (differ && !c->local_freq))
         return error_set(r->err, ERR_NOMEM, "%.200s: no memory for the rotary frequencies",
                          r->label);
     rope_frequencies(rope, c->inv_freq, c->n_freqs);
-    if (differ && local.theta > 0) rope_frequencies(&local, c->local_freq, c->n_freqs);
+    if (differ && local.theta > 0) rope_frequencies(&local, c->local_freq, c->n_local_freqs);
     return 0;
 }
 
@@ -383,8 +391,56 @@ const double *model_freqs(const struct model_config *c, uint32_t layer) {
     return c->layers[layer].is_local ? c->local_freq : c->inv_freq;
 }
 
+uint32_t model_n_freqs(const struct model_config *c, uint32_t layer) {
+    return c->layers[layer].is_local ? c->n_local_freqs : c->n_freqs;
+}
+
 float model_rope_scale(const struct model_config *c, uint32_t layer) {
     return c->layers[layer].is_local ? 1 : c->rope_scale;
+}
+
+struct kv_shape model_kv_shape(const struct model_config *c, bool has_window) {
+    const bool differs = has_window && c->windowed.head_dim > 0;
+    return differs ? c->windowed : (struct kv_shape){c->n_kv_heads, c->head_dim};
+}
+
+struct kv_pool model_pages(const struct model_config *c, enum page_format format, bool tracked) {
+    struct kv_pool pool = {.format = format, .tracked = tracked};
+    const struct kv_pool windowed = kv_pool_of(&pool, model_kv_shape(c, true));
+    pool = kv_pool_of(&pool, model_kv_shape(c, false));
+    pool.page_bytes = max_u64(kv_page_bytes(&pool), kv_page_bytes(&windowed));
+    return pool;
+}
+
+uint32_t model_q_width(const struct model_config *c) {
+    return c->n_heads * max_u32(c->head_dim, c->windowed.head_dim);
+}
+
+static uint32_t qkv_width(const struct model_config *c, bool has_window) {
+    const struct kv_shape shape = model_kv_shape(c, has_window);
+    return (c->n_heads + 2 * shape.n_heads) * shape.head_dim;
+}
+
+uint32_t model_qkv_width(const struct model_config *c) {
+    return max_u32(qkv_width(c, false), qkv_width(c, true));
+}
+
+struct mean_widths model_mean_widths(const struct model_config *c) {
+    struct mean_widths sum = {0};
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        sum.q += (double)c->n_heads * c->layers[i].kv.head_dim;
+        sum.k += (double)c->layers[i].kv.n_heads * c->layers[i].kv.head_dim;
+    }
+    return (struct mean_widths){sum.q / c->n_layers, sum.k / c->n_layers};
+}
+
+/* Gives the layers their KV heads, once it is known which have a window. */
+static void place_heads(struct model_config *c) {
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        const bool has_window = c->window > 0 && c->windows[i] > 0;
+        c->layers[i].kv = model_kv_shape(c, has_window);
+        c->layers[i].k_is_v = c->k_is_v && !has_window;
+    }
 }
 
 static int parse(const struct config_reader *r, const json_t *generation, struct model_config *c) {
@@ -400,6 +456,7 @@ static int parse(const struct config_reader *r, const json_t *generation, struct
     if (!rc) rc = read_tokens(r, r->root, c);
     if (!rc && generation) rc = read_tokens(r, generation, c);
     if (!rc) rc = window_config_read(r, c);
+    if (!rc) place_heads(c);
     if (!rc && c->positions == POSITIONS_ROTARY) rc = make_frequencies(r, c, &rope);
     return rc;
 }

@@ -103,8 +103,7 @@ static struct decoder_layout make_plan(const struct model_config *c, const struc
 }
 
 size_t decoder_long_bytes(const struct model_config *c, uint32_t n_rows, enum dtype act_dtype) {
-    const size_t n_heads = c->n_heads + 2 * (size_t)c->n_kv_heads;
-    return activation_bytes(act_dtype, n_rows * (c->dim + n_heads * c->head_dim));
+    return activation_bytes(act_dtype, n_rows * ((size_t)c->dim + model_qkv_width(c)));
 }
 
 size_t decoder_workspace_bytes(const struct model_config *config, const struct backend *be,
@@ -152,15 +151,15 @@ int decoder_create(struct decoder **out, const struct model *model, struct backe
     if (!d) return error_set(err, ERR_NOMEM, "decoder: no memory");
     *d = (struct decoder){.model = model, .be = be, .kv = kv, .limits = *limits};
     for (unsigned i = 0; i < N_STEP_EXTRAS; i++) d->bodies[i] = (struct step_body){d, i};
-    d->q_dim = c->n_heads * c->head_dim;
-    d->kv_dim = c->n_kv_heads * c->head_dim;
-    d->qkv_dim = d->q_dim + 2 * d->kv_dim;
+    d->qkv_dim = model_qkv_width(c);
     int rc = ERR_NOMEM;
+    d->pools = calloc(c->n_layers, sizeof(*d->pools));
     d->slice_rows = calloc(limits->max_logit_rows, sizeof(*d->slice_rows));
     d->slice_samples = calloc(limits->max_logit_rows, sizeof(*d->slice_samples));
-    if (!d->slice_rows || !d->slice_samples) {
-        error_set(err, ERR_NOMEM, "decoder: no memory for %" PRIu32 " rows of logits",
-                  limits->max_logit_rows);
+    if (!d->pools || !d->slice_rows || !d->slice_samples) {
+        error_set(err, ERR_NOMEM,
+                  "decoder: no memory for %" PRIu32 " layers, or %" PRIu32 " rows of logits",
+                  c->n_layers, limits->max_logit_rows);
         goto fail;
     }
     rc = make_arena(d, err);
@@ -176,6 +175,7 @@ fail:
 void decoder_destroy(struct decoder *decoder) {
     if (!decoder) return;
     if (decoder->arena) decoder->be->ops->free(decoder->be, decoder->arena);
+    free(decoder->pools);
     free(decoder->slice_rows);
     free(decoder->slice_samples);
     free(decoder);
@@ -425,6 +425,12 @@ static int run_rows(struct decoder *d, const struct step *step, const struct sam
     return d->has_logits ? run_body(d, n_samples, err) : run_layers(d, step->n_rows, err);
 }
 
+/* Sets the pools of the layers, whose heads may have two shapes.  All pages have one size. */
+static void set_pools(struct decoder *d) {
+    const struct model_config *c = &d->model->config;
+    for (uint32_t i = 0; i < c->n_layers; i++) d->pools[i] = kv_pool_of(d->kv, c->layers[i].kv);
+}
+
 /* Begins a step, if the backend and the pages have what its sequences need. */
 static int begin(struct decoder *d, const struct step *step, uint32_t n_samples,
                  struct error *err) {
@@ -442,6 +448,7 @@ static int begin(struct decoder *d, const struct step *step, uint32_t n_samples,
         return error_set(err, ERR_INVALID,
                          "decoder: the step has selections, but no filter layers, or a backend "
                          "that cannot select");
+    set_pools(d);
     d->step = *step;
     d->step.windows = d->model->config.windows;
     d->step.has_states = d->limits.states != NULL;

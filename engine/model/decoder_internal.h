@@ -40,8 +40,9 @@ struct decoder {
     const struct model *model;
     struct backend *be;
     const struct kv_pool *kv;
+    struct kv_pool *pools; /* [n_layers]: kv with the shape of each layer's heads */
     struct decoder_limits limits;
-    uint32_t q_dim, kv_dim, qkv_dim;
+    uint32_t qkv_dim; /* elements from a row of qkv to the next; the widest layer's */
     void *arena;
     void *x, *normed, *qkv, *gates, *attn, *gate_up, *ffn, *last, *last_attn, *logits, *long_x,
         *long_qkv;

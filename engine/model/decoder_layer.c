@@ -10,15 +10,26 @@
 #include "engine/model/feed_forward.h"
 #include "engine/model/residual.h"
 
-static int run_qkv(struct decoder *d, const struct layer_weights *w, struct row_range rows,
-                   struct error *err) {
+/* Returns where the keys of the first row begin, and its values. */
+static void *keys_at(const struct decoder *d, uint32_t layer, void *qkv) {
+    const struct model_config *c = &d->model->config;
+    return act_at(d, qkv, (size_t)c->n_heads * c->layers[layer].kv.head_dim);
+}
+
+static void *values_at(const struct decoder *d, uint32_t layer, void *qkv) {
+    const struct kv_shape *kv = &d->model->config.layers[layer].kv;
+    return act_at(d, keys_at(d, layer, qkv), (size_t)kv->n_heads * kv->head_dim);
+}
+
+static int run_qkv(struct decoder *d, uint32_t layer, struct row_range rows, struct error *err) {
+    const struct layer_weights *w = &d->model->layers[layer];
     struct residual_input input;
     int rc = residual_norm(d, rows.x, rows.n, &w->attn_norm, &w->attn_norm_bias, &input, err);
     const struct linear_args args = {.x = input.x,
                                      .norm = input.norm,
                                      .n_rows = rows.n,
                                      .n_in = d->model->config.dim,
-                                     .n_parts = 3,
+                                     .n_parts = weight_if_present(&w->v) ? 3 : 2,
                                      .parts = {
                                          {.w = &w->q,
                                           .bias = weight_if_present(&w->q_bias),
@@ -26,11 +37,11 @@ static int run_qkv(struct decoder *d, const struct layer_weights *w, struct row_
                                           .y_stride = d->qkv_dim},
                                          {.w = &w->k,
                                           .bias = weight_if_present(&w->k_bias),
-                                          .y = act_at(d, rows.qkv, d->q_dim),
+                                          .y = keys_at(d, layer, rows.qkv),
                                           .y_stride = d->qkv_dim},
                                          {.w = &w->v,
                                           .bias = weight_if_present(&w->v_bias),
-                                          .y = act_at(d, rows.qkv, d->q_dim + d->kv_dim),
+                                          .y = values_at(d, layer, rows.qkv),
                                           .y_stride = d->qkv_dim},
                                      }};
     return rc ? rc : d->be->ops->linear(d->be, &args, err);
@@ -51,33 +62,50 @@ static int norm_vectors(struct decoder *d, void *x, const struct weight *weight,
     return d->be->ops->rmsnorm(d->be, &norm, err);
 }
 
-static int norm_qk(struct decoder *d, const struct layer_weights *w, struct row_range rows,
-                   struct error *err) {
+/* Norms the heads of v.  In a layer without v of its own it is made of the keys, which are as the
+ * product left them. */
+static int norm_v(struct decoder *d, uint32_t layer, struct row_range rows, struct error *err) {
+    const struct layer_shape *shape = &d->model->config.layers[layer];
+    void *v = values_at(d, layer, rows.qkv);
+    const struct rmsnorm_args norm = {.x = shape->k_is_v ? keys_at(d, layer, rows.qkv) : v,
+                                      .out = v,
+                                      .n_rows = rows.n,
+                                      .dim = shape->kv.head_dim,
+                                      .x_stride = d->qkv_dim,
+                                      .out_stride = d->qkv_dim,
+                                      .eps = d->model->config.norm_eps,
+                                      .n_heads = shape->kv.n_heads};
+    return d->model->config.v_norm ? d->be->ops->rmsnorm(d->be, &norm, err) : 0;
+}
+
+static int norm_qk(struct decoder *d, uint32_t layer, struct row_range rows, struct error *err) {
     const struct model_config *c = &d->model->config;
+    const struct layer_weights *w = &d->model->layers[layer];
     const uint32_t n_q = c->whole_qk_norm ? 1 : c->n_heads,
-                   n_k = c->whole_qk_norm ? 1 : c->n_kv_heads;
+                   n_k = c->whole_qk_norm ? 1 : c->layers[layer].kv.n_heads;
     if (!c->qk_norm && !c->whole_qk_norm) return 0;
     const int rc = norm_vectors(d, rows.qkv, &w->q_norm, n_q, rows.n, err);
     if (rc) return rc;
-    return norm_vectors(d, act_at(d, rows.qkv, d->q_dim), &w->k_norm, n_k, rows.n, err);
+    return norm_vectors(d, keys_at(d, layer, rows.qkv), &w->k_norm, n_k, rows.n, err);
 }
 
 int decoder_layer_enter(struct decoder *d, uint32_t layer, struct row_range rows,
                         struct error *err) {
     const struct model_config *c = &d->model->config;
     const struct rope_append_args rope = {.qkv = rows.qkv,
-                                          .kv = d->kv,
+                                          .qkv_stride = d->qkv_dim,
+                                          .kv = &d->pools[layer],
                                           .inv_freq = model_freqs(c, layer),
                                           .rope_scale = model_rope_scale(c, layer),
-                                          .n_freqs = c->n_freqs,
+                                          .n_freqs = model_n_freqs(c, layer),
                                           .layer = c->layers[layer].number,
                                           .n_heads = c->n_heads,
                                           .rope = c->layers[layer].is_local,
                                           .query_beta = c->query_beta,
                                           .query_period = c->query_period};
-    const struct layer_weights *w = &d->model->layers[layer];
-    int rc = run_qkv(d, w, rows, err);
-    if (!rc) rc = norm_qk(d, w, rows, err);
+    int rc = run_qkv(d, layer, rows, err);
+    if (!rc) rc = norm_v(d, layer, rows, err);
+    if (!rc) rc = norm_qk(d, layer, rows, err);
     return rc ? rc : d->be->ops->rope_append(d->be, &rope, err);
 }
 
@@ -114,7 +142,7 @@ int decoder_layer_index(struct decoder *d, uint32_t layer, const void *q, struct
     const struct model_config *c = &d->model->config;
     const struct sparse_index_args args = {.q = q,
                                            .q_stride = d->qkv_dim,
-                                           .kv = d->kv,
+                                           .kv = &d->pools[layer],
                                            .layer = c->layers[layer].number,
                                            .n_heads = c->n_heads,
                                            .scale = c->attn_scale,
@@ -136,7 +164,7 @@ static struct attn_args attn_of(const struct decoder *d, uint32_t layer, const v
     return (struct attn_args){.q = q,
                               .q_stride = d->qkv_dim,
                               .out = d->attn,
-                              .kv = d->kv,
+                              .kv = &d->pools[layer],
                               .layer = c->layers[layer].number,
                               .n_heads = c->n_heads,
                               .scale = c->attn_scale,
@@ -144,7 +172,7 @@ static struct attn_args attn_of(const struct decoder *d, uint32_t layer, const v
                               .sinks = sinks_of(d, layer),
                               .inv_freq = model_freqs(c, layer),
                               .rope_scale = model_rope_scale(c, layer),
-                              .n_freqs = c->n_freqs,
+                              .n_freqs = model_n_freqs(c, layer),
                               .rope = c->layers[layer].is_local,
                               .slopes = c->slopes,
                               .group = sparse_group(d, c->layers[layer].number)};

@@ -64,6 +64,17 @@ static const struct family_experts qwen_moe = {.count = "num_experts",
                                                   .dense_width = "prefix_dense_intermediate_size",
                                                   .kind = ROUTE_SOFTMAX_CHOSEN};
 
+/* What all of Gemma 4 have. */
+#define GEMMA4(...)                                                                                \
+    {                                                                                              \
+        .qkv_bias = BIAS_AS_SAID, .o_bias = BIAS_AS_SAID, .window = WINDOW_AS_SAID,                \
+        .norm_eps = 1e-6, .read = family_read_gemma4, .qk_norm = true, .v_norm = true,             \
+        .post_norms = true, .own_ffn_norms = true, .layer_scales = true, .ropes = ROPES_BY_WINDOW, \
+        .usual_local_theta = 10000, .needs_window = true, .partial_rotary = 1.0,                   \
+        .usual_theta = 1e6, .usual_head_dim = 256, .caps_as_said = true, .usually_tied = true,     \
+        .scales_embedding = true, .gate = GATE_GELU, __VA_ARGS__                                   \
+    }
+
 static const struct model_family families[] = {
     {.architecture = "LlamaForCausalLM",
      .type = "llama",
@@ -236,6 +247,10 @@ static const struct model_family families[] = {
      .usually_tied = true,
      .scales_embedding = true,
      .gate = GATE_GELU},
+    GEMMA4(.architecture = "Gemma4ForCausalLM", .type = "gemma4_text", .usual_window = 512,
+           .usual_layer_inputs = 256),
+    GEMMA4(.architecture = "Gemma4UnifiedForCausalLM", .type = "gemma4_unified_text",
+           .usual_window = 1024),
     {.architecture = "GPTNeoXForCausalLM",
      .type = "gpt_neox",
      .qkv_bias = BIAS_AS_SAID,
@@ -479,7 +494,6 @@ const char *family_nearest(const char *architecture) {
 const char *family_missing(const char *architecture) {
     static const char llama4[] = ": there is no chunked attention, nor its router";
     static const char *const known[][2] = {
-        {"Gemma4ForConditionalGeneration", ": there are no layers of two head sizes"},
         {"Llama4ForConditionalGeneration", llama4},
         {"Llama4ForCausalLM", llama4},
     };

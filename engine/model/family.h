@@ -53,7 +53,8 @@ struct model_family {
     /* Reads and checks what only this family says (family_config.h); NULL: nothing. */
     int (*read)(const struct config_reader *r, struct model_config *c);
     /* The same as the members of model_config: */
-    bool qk_norm, whole_qk_norm, no_pre_norms, post_norms, own_ffn_norms, norms_from_one;
+    bool qk_norm, whole_qk_norm, v_norm, no_pre_norms, post_norms, own_ffn_norms, norms_from_one;
+    bool layer_scales;
     bool layer_norm, norm_bias, parallel, shared_norm;
     bool fused_qkv, qkv_by_group, fused_gate_up, paired_rotary;
     bool output_gate, recurrent_by_group;
@@ -82,6 +83,8 @@ struct model_family {
     uint32_t usual_head_dim, usual_query_scalar;
     /* Caps of scores and logits where config.json lacks the key; 0: there may be none. */
     double usual_attn_softcap, usual_logit_softcap;
+    bool caps_as_said;                   /* logits are capped where config.json says so */
+    uint32_t usual_layer_inputs;         /* 'hidden_size_per_layer_input', if not said */
     bool usually_tied, scales_embedding; /* the latter by the root of its width */
     enum gate_kind gate;
 };

@@ -1,16 +1,21 @@
 /* family_config.c - see family_config.h. */
 #include "engine/model/family_config.h"
 
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/error.h"
 #include "engine/model/alibi.h"
 #include "engine/model/config_reader.h"
+#include "engine/model/family.h"
 #include "engine/model/family_names.h"
 #include "engine/model/feed_forward.h"
 #include "engine/model/model.h"
+
+enum { MAX_HEAD_DIM = 512 };
 
 /* A key whose value must be this one, as it is where the key is absent. */
 struct demand {
@@ -253,4 +258,99 @@ int family_read_gpt_oss(const struct config_reader *r, struct model_config *c) {
 int family_read_glm4_moe(const struct config_reader *r, struct model_config *c) {
     const int rc = config_read_bool(r, r->root, "use_qk_norm", &c->qk_norm);
     return rc ? rc : read_guess_layers(r, c);
+}
+
+/* Reads the KV heads that one layer has in place of the others' ones. */
+static int read_own_heads(const struct config_reader *r, const struct model_config *c,
+                          uint32_t layer, struct kv_shape *out) {
+    static const char key[] = "per_layer_config";
+    char number[16];
+    snprintf(number, sizeof(number), "%" PRIu32, layer);
+    const json_t *own = config_get(config_get(r->root, key), number);
+    const size_t n_known =
+        (config_get(own, "head_dim") != NULL) + (config_get(own, "num_key_value_heads") != NULL);
+    if (own && json_object_size(own) != n_known)
+        return config_refuse(r, ERR_UNSUPPORTED, key, "has another key than the heads' ones");
+    const int rc = config_read_count(r, own, "head_dim", MAX_HEAD_DIM, &out->head_dim);
+    return rc ? rc : config_read_count(r, own, "num_key_value_heads", c->n_heads, &out->n_heads);
+}
+
+/* Reads the same where transformers 5 has written it, for each layer.  There are two kinds. */
+static int read_heads_by_layer(const struct config_reader *r, const struct model_config *c,
+                               struct kv_shape *full) {
+    const json_t *types = config_get(r->root, "layer_types");
+    const struct kv_shape windowed = *full;
+    int rc = read_own_heads(r, c, c->n_layers - 1, full);
+    for (uint32_t i = 0; i < c->n_layers && !rc; i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        const struct kv_shape wanted =
+            type && strcmp(type, "full_attention") == 0 ? *full : windowed;
+        struct kv_shape own = windowed;
+        rc = read_own_heads(r, c, i, &own);
+        if (!rc && (own.n_heads != wanted.n_heads || own.head_dim != wanted.head_dim))
+            return config_refuse(r, ERR_UNSUPPORTED, "per_layer_config",
+                                 "has layers of one type that differ");
+    }
+    return rc;
+}
+
+/* Reads the heads of layers without a window, which are not those of the others. */
+static int read_gemma4_heads(const struct config_reader *r, struct model_config *c) {
+    struct kv_shape full = {c->n_kv_heads, c->head_dim};
+    uint32_t n_global = 0;
+    int rc = config_read_bool(r, r->root, "attention_k_eq_v", &c->k_is_v);
+    c->windowed = full;
+    if (!rc && config_get(r->root, "per_layer_config")) {
+        rc = read_heads_by_layer(r, c, &full);
+    } else if (!rc) {
+        full.head_dim = 512;
+        rc = config_read_count(r, r->root, "global_head_dim", MAX_HEAD_DIM, &full.head_dim);
+        if (!rc)
+            rc = config_read_count(r, r->root, "num_global_key_value_heads", c->n_heads, &n_global);
+        if (c->k_is_v && n_global > 0) full.n_heads = n_global;
+    }
+    if (rc) return rc;
+    c->n_kv_heads = full.n_heads;
+    c->head_dim = full.head_dim;
+    if (full.head_dim % 2 != 0)
+        return config_refuse(r, ERR_UNSUPPORTED, "global_head_dim", "is odd");
+    if (c->n_heads % full.n_heads == 0) return 0;
+    return config_refuse(r, ERR_INVALID, "num_global_key_value_heads",
+                         "does not divide 'num_attention_heads'");
+}
+
+/* Refuses what transformers fills in or overrides where a file does not say it. */
+static int check_gemma4_layers(const struct config_reader *r, const struct model_config *c) {
+    const json_t *types = config_get(r->root, "layer_types");
+    const char *last = json_string_value(json_array_get(types, c->n_layers - 1));
+    if (!types) return config_refuse(r, ERR_INVALID, "layer_types", "is missing");
+    if (!last || strcmp(last, "full_attention") != 0)
+        return config_refuse(r, ERR_UNSUPPORTED, "layer_types", "does not end with full_attention");
+    if (config_get(r->root, "rope_parameters")) return 0;
+    return config_refuse(r, ERR_INVALID, "rope_parameters", "is missing");
+}
+
+/* Refuses what only E2B, E4B and 26B-A4B have. */
+static int check_gemma4_parts(const struct config_reader *r, const struct model_config *c) {
+    static const struct demand demands[] = {
+        {"enable_moe_block", false, "is true: experts beside a dense part are not supported"}};
+    double n_shared = 0, n_inputs = family_find(c->architecture)->usual_layer_inputs;
+    int rc = CHECK_DEMANDS(r, demands);
+    if (!rc) rc = config_read_number(r, r->root, "num_kv_shared_layers", 0, 1024, &n_shared);
+    if (!rc)
+        rc = config_read_number(r, r->root, "hidden_size_per_layer_input", 0, 1 << 16, &n_inputs);
+    if (rc) return rc;
+    if (n_shared > 0)
+        return config_refuse(r, ERR_UNSUPPORTED, "num_kv_shared_layers",
+                             "is not 0: layers without keys of their own are not supported");
+    if (n_inputs == 0) return 0;
+    return config_refuse(r, ERR_UNSUPPORTED, "hidden_size_per_layer_input",
+                         "is not 0: embeddings of each layer are not supported");
+}
+
+int family_read_gemma4(const struct config_reader *r, struct model_config *c) {
+    int rc = check_gemma4_parts(r, c);
+    if (!rc) rc = check_gemma4_layers(r, c);
+    c->attn_scale = 1;
+    return rc ? rc : read_gemma4_heads(r, c);
 }

@@ -15,6 +15,7 @@ int family_read_opt(const struct config_reader *r, struct model_config *c);
 int family_read_falcon(const struct config_reader *r, struct model_config *c);
 int family_read_qwen_moe(const struct config_reader *r, struct model_config *c);
 int family_read_gpt_oss(const struct config_reader *r, struct model_config *c);
+int family_read_gemma4(const struct config_reader *r, struct model_config *c);
 int family_read_glm4_moe(const struct config_reader *r, struct model_config *c);
 int family_read_mpt(const struct config_reader *r, struct model_config *c);
 int family_read_chatglm(const struct config_reader *r, struct model_config *c);

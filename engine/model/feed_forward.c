@@ -91,6 +91,12 @@ static int run_experts(struct decoder *d, uint32_t layer, struct residual_input 
     return rc || !d->part ? rc : residual_add_parts(d, out, n_rows, err);
 }
 
+/* Returns what the residual stream is multiplied by behind the layer; 0: it is not. */
+static float scale_of(const struct decoder *d, uint32_t layer) {
+    const float *scale = d->model->layers[layer].scale.data;
+    return d->model->config.layer_scales ? *scale : 0;
+}
+
 static const struct {
     /* Computes the buffer ffn from its input: act [n_rows, ffn_dim].  NULL: run() does it all. */
     int (*run_hidden)(struct decoder *d, uint32_t layer, const struct residual_input *input,
@@ -180,8 +186,8 @@ int feed_forward_run(struct decoder *d, uint32_t layer, void *attn_out, void *x,
     const bool at_once = parallel && has_down && !d->model->config.post_norms;
     int rc = gate_attention(d, layer, attn_out, x, n_rows, err);
     if (!rc && parallel) rc = run(d, layer, x, n_rows, err);
-    if (!rc) rc = residual_add(d, terms, at_once ? 2 : 1, &w->attn_post_norm, x, n_rows, err);
+    if (!rc) rc = residual_add(d, terms, at_once ? 2 : 1, &w->attn_post_norm, 0, x, n_rows, err);
     if (!rc && !parallel) rc = run(d, layer, x, n_rows, err);
     if (rc || at_once || !has_down) return rc;
-    return residual_add(d, &terms[1], 1, &w->ffn_post_norm, x, n_rows, err);
+    return residual_add(d, &terms[1], 1, &w->ffn_post_norm, scale_of(d, layer), x, n_rows, err);
 }

@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/device/pages.h"
+
 struct decoder;
 struct error;
 struct experts_shape;
@@ -29,6 +31,8 @@ struct layer_shape {
     uint32_t number;
     bool is_local; /* it rotates by model_config.local_freq, unscaled, not by inv_freq */
     bool rotates;  /* even where layers without a window do not */
+    struct kv_shape kv;
+    bool k_is_v; /* it has no v of its own: values are the keys before their norm and rotation */
     /* Its feed-forward part: */
     enum ffn_kind kind;
     uint32_t ffn_dim; /* rows of up, and of gate */

@@ -257,6 +257,18 @@ static int prepare(struct loader *l, struct weight *host, uint64_t *bytes) {
     return rc || (more == 0 && scale == 1) ? rc : adjust(l, more, scale, host);
 }
 
+/* Gives a weight to the device, or keeps it as f32 in the host's memory. */
+static int load_weight(struct loader *l, struct weight *host, struct weight *out) {
+    struct error why = {0};
+    if (l->query.rule->is_host) {
+        const int rc = adjust(l, 0, 1, host);
+        *out = *host;
+        return rc;
+    }
+    const int rc = l->be->ops->weight_load(l->be, host, out, &why);
+    return rc ? refuse_tensor(l, rc, why.text) : 0;
+}
+
 static int move_weight(struct loader *l, struct weight *out) {
     struct model *model = l->model;
     const struct reordered *before = model->reordered;
@@ -265,9 +277,8 @@ static int move_weight(struct loader *l, struct weight *out) {
     int rc = prepare(l, &host, &bytes);
     if (rc) return rc;
     const uint64_t repacked = repacked_bytes(l, &host);
-    struct error why = {0};
-    rc = l->be->ops->weight_load(l->be, &host, out, &why);
-    if (rc) return refuse_tensor(l, rc, why.text);
+    rc = load_weight(l, &host, out);
+    if (rc) return rc;
     if (repacked) bytes = repacked;
     const bool is_copy = out->data != host.data;
     if (model->random && is_copy) random_weights_take_back(model->random);
@@ -459,7 +470,7 @@ int model_measure(struct model **out, const char *dir, const struct model_source
 static void release_rules(struct backend *be, const struct weight_rules *rules, void *base) {
     for (size_t i = 0; i < rules->n; i++) {
         struct weight *w = (struct weight *)((char *)base + rules->rules[i].at);
-        if (w->data) be->ops->weight_release(be, w);
+        if (w->data && !rules->rules[i].is_host) be->ops->weight_release(be, w);
         w->data = NULL;
     }
 }

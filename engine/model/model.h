@@ -7,6 +7,7 @@
 
 #include "engine/device/backend.h"
 #include "engine/device/experts.h"
+#include "engine/device/pages.h"
 #include "engine/device/recurrent.h"
 #include "engine/device/weight.h"
 #include "engine/model/quantisation.h"
@@ -57,12 +58,15 @@ enum expert_layout {
 struct model_config {
     char architecture[64];
     uint32_t n_ranks, rank; /* model_share.h; n_ranks 0: the model is not shared */
-    uint32_t n_vocab, dim, n_layers, n_heads, n_kv_heads, head_dim;
-    uint32_t n_attention; /* layers that attend: n_layers less recurrent.n_layers */
+    uint32_t n_vocab, dim, n_layers, n_heads;
+    /* Of layers without a window, which are the ones that evict and select. */
+    uint32_t n_kv_heads, head_dim;
+    struct kv_shape windowed; /* of those with one, if that is another; else zeroed */
+    uint32_t n_attention;     /* layers that attend: n_layers less recurrent.n_layers */
     struct recurrent_shape recurrent;
     bool recurrent_by_group;    /* their products lie by k head in the checkpoint (weight_find.h) */
     bool output_gate;           /* attention's output is multiplied with sigmoid(gate(x)) */
-    struct layer_shape *layers; /* [n_layers], owned: their feed-forward parts */
+    struct layer_shape *layers; /* [n_layers], owned */
     uint32_t max_position;      /* trained context, tokens */
     uint32_t window;   /* tokens that some layers see at most; 0: all layers see everything */
     uint32_t *windows; /* [n_layers], owned: as in struct step; NULL where there is none */
@@ -90,6 +94,9 @@ struct model_config {
     bool qkv_bias, o_bias, mlp_bias;
     bool qk_norm; /* the heads of q and k are normed, each by itself, before they are rotated */
     bool whole_qk_norm;  /* or all heads of q are normed as one vector, and all of k */
+    bool v_norm;         /* the heads of v are normed, by weights of 1 */
+    bool k_is_v;         /* in layers without a window (layer_shape) */
+    bool layer_scales;   /* what a layer has made of the residual stream is scaled */
     bool no_pre_norms;   /* attention and feed-forward read the residual stream as it is */
     bool post_norms;     /* what attention and feed-forward give to the residual stream is normed */
     bool own_ffn_norms;  /* the checkpoint has pre_ and post_feedforward_layernorm */
@@ -105,6 +112,7 @@ struct model_config {
     bool paired_rotary;                 /* in the checkpoint q and k rotate by neighbours:
                                       rotary_order.h */
     uint32_t n_freqs;                   /* rotary pairs, head_dim / 2 when the whole head rotates */
+    uint32_t n_local_freqs;             /* those of local_freq */
     double *inv_freq;                   /* [n_freqs], owned by the model; scaling already applied */
     float *slopes;                      /* [n_heads], owned: of POSITIONS_ALIBI; else NULL */
     double *local_freq; /* of layers whose shape has is_local, unscaled; NULL: there are none */
@@ -121,6 +129,7 @@ struct layer_weights {
     struct weight output_gate;
     /* Of a recurrent layer, beside q, k, v and o; members as in struct recurrent_args. */
     struct weight z, b, a, conv, a_log, dt_bias, mixer_norm;
+    struct weight scale; /* of layer_scales: one f32, in the host's memory */
     struct weight attn_post_norm, ffn_post_norm;
     struct weight ffn_norm, gate, up, down, gate_bias, up_bias, down_bias; /* stacks of experts */
     struct weight router, router_bias, choice_bias;
@@ -163,10 +172,26 @@ struct model_source {
     void *ctx;
 };
 
-/* Returns the frequencies by which a layer rotates q and k, and what cosines and sines are
- * multiplied with there. */
+/* Returns the frequencies by which a layer rotates q and k, how many there are, and what cosines
+ * and sines are multiplied with. */
 const double *model_freqs(const struct model_config *config, uint32_t layer);
+uint32_t model_n_freqs(const struct model_config *config, uint32_t layer);
 float model_rope_scale(const struct model_config *config, uint32_t layer);
+/* Returns the KV heads of layers with a window, or without one. */
+struct kv_shape model_kv_shape(const struct model_config *config, bool has_window);
+/* Returns the pool of the model's pages, without memory.  Its heads are those of layers without a
+ * window; all pages have the size of the largest. */
+struct kv_pool model_pages(const struct model_config *config, enum page_format format,
+                           bool tracked);
+/* Returns the elements of a row's queries, and of its queries, keys and values, in the layers that
+ * have most of them. */
+uint32_t model_q_width(const struct model_config *config);
+uint32_t model_qkv_width(const struct model_config *config);
+/* Returns the elements of a row's queries, and of its keys: the mean of the model's layers. */
+struct mean_widths {
+    double q, k;
+};
+struct mean_widths model_mean_widths(const struct model_config *config);
 /* Returns true if some layer sees everything. */
 bool model_has_full_attention(const struct model_config *config);
 /* Returns true if a text ends with the token. */

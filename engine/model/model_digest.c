@@ -57,7 +57,7 @@ static void absorb_config(struct digest *digest, const struct model_config *c) {
         digest_absorb(digest, c->quantisation.order << 16 | c->quantisation.has_zeros << 8 |
                                   c->quantisation.zero_less);
     absorb_array(digest, c->inv_freq, c->n_freqs, sizeof(*c->inv_freq));
-    absorb_array(digest, c->local_freq, c->n_freqs, sizeof(*c->local_freq));
+    absorb_array(digest, c->local_freq, c->n_local_freqs, sizeof(*c->local_freq));
     absorb_array(digest, c->slopes, c->n_heads, sizeof(*c->slopes));
     absorb_array(digest, c->windows, c->n_layers, sizeof(*c->windows));
 }

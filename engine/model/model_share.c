@@ -28,6 +28,12 @@ static int check_kinds(const struct model_config *c, struct error *err) {
                          ": the model has layers with a recurrent state, which ranks cannot share; "
                          "only 1 is allowed",
                          c->n_ranks);
+    if (c->windowed.head_dim > 0)
+        return error_set(err, ERR_UNSUPPORTED,
+                         "--tensor-parallel-size %" PRIu32
+                         ": the model has heads of two sizes, which ranks cannot share yet; only 1 "
+                         "is allowed",
+                         c->n_ranks);
     if (!c->whole_qk_norm) return 0;
     return error_set(err, ERR_UNSUPPORTED,
                      "--tensor-parallel-size %" PRIu32
@@ -60,6 +66,7 @@ static int divide_layers(struct model_config *c, struct error *err) {
     if (!rc) memcpy(layers, c->layers, c->n_layers * sizeof(*layers));
     c->layers = layers;
     for (uint32_t i = 0; i < c->n_layers && !rc; i++) {
+        layers[i].kv.n_heads = c->n_kv_heads;
         rc = divide(c, &layers[i].ffn_dim, "feed-forward width", err);
         if (!rc) rc = divide(c, &layers[i].shared_dim, "width of shared experts", err);
     }

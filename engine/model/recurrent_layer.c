@@ -17,8 +17,8 @@ static uint32_t gates_width(const struct recurrent_shape *shape) {
 
 struct mixer_widths mixer_widths(const struct model_config *c) {
     const struct recurrent_shape *shape = &c->recurrent;
-    const uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
-    const struct mixer_widths attention = {q + 2 * kv, c->output_gate ? q : 0, q};
+    const uint32_t q = model_q_width(c);
+    const struct mixer_widths attention = {model_qkv_width(c), c->output_gate ? q : 0, q};
     if (shape->n_layers == 0) return attention;
     return (struct mixer_widths){max_u32(attention.qkv, recurrent_n_channels(shape)),
                                  max_u32(attention.gates, gates_width(shape)),
@@ -26,7 +26,8 @@ struct mixer_widths mixer_widths(const struct model_config *c) {
 }
 
 uint32_t mixer_attn_width(const struct model_config *c, uint32_t layer) {
-    return c->layers[layer].is_recurrent ? n_values(&c->recurrent) : c->n_heads * c->head_dim;
+    const struct layer_shape *shape = &c->layers[layer];
+    return shape->is_recurrent ? n_values(&c->recurrent) : c->n_heads * shape->kv.head_dim;
 }
 
 /* Computes up to three products of the layer's input, side by side in the rows of `out`. */

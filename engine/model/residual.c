@@ -65,7 +65,8 @@ int residual_add_parts(struct decoder *d, void *x, uint32_t n_rows, struct error
 }
 
 int residual_add(struct decoder *d, const struct residual_term *terms, uint32_t n,
-                 const struct weight *post_norm, void *x, uint32_t n_rows, struct error *err) {
+                 const struct weight *post_norm, float scale, void *x, uint32_t n_rows,
+                 struct error *err) {
     const bool normed = d->model->config.post_norms;
     void *const to = normed ? d->normed : x, *const out = d->part ? d->part : to;
     const struct rmsnorm_args norm = {.x = d->normed,
@@ -77,7 +78,8 @@ int residual_add(struct decoder *d, const struct residual_term *terms, uint32_t 
                                       .out_stride = d->model->config.dim,
                                       .eps = d->model->config.norm_eps,
                                       .n_heads = 1,
-                                      .accumulate = true};
+                                      .accumulate = true,
+                                      .sum_scale = scale};
     int rc = 0;
     for (uint32_t i = 0; i < n && !rc; i++)
         rc = run_term(d, &terms[i], out, i > 0 || out == x, n_rows, err);

@@ -35,9 +35,10 @@ struct residual_term {
 
 /* Adds n terms to x, act [n_rows, dim], one after the other.  Where ranks share the model, their
  * parts of all terms are summed at once.  Where the model has post_norms, there is one term, and
- * its norm is added instead. */
+ * its norm is added instead.  Then x is multiplied by `scale`; 0: it is not. */
 int residual_add(struct decoder *d, const struct residual_term *terms, uint32_t n,
-                 const struct weight *post_norm, void *x, uint32_t n_rows, struct error *err);
+                 const struct weight *post_norm, float scale, void *x, uint32_t n_rows,
+                 struct error *err);
 /* Adds the sum over the ranks of d->part to x, for what is no product. */
 int residual_add_parts(struct decoder *d, void *x, uint32_t n_rows, struct error *err);
 

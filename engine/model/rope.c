@@ -9,7 +9,8 @@
  *           and the fastest as before (NTK-aware scaling; YaRN, arXiv:2309.00071, section 3.1).
  * yarn:     pairs that rotate more than beta_fast times within L: unchanged; less than beta_slow
  *           times: divided by the factor; between: a blend, linear in i (YaRN, section 3.2).
- * longrope: every frequency divided by its own number (LongRoPE, arXiv:2402.13753). */
+ * longrope: every frequency divided by its own number (LongRoPE, arXiv:2402.13753).
+ * proportional: the first n_rotated pairs as by default, divided by the factor; the others 0. */
 #include "engine/model/rope.h"
 
 #include <math.h>
@@ -54,6 +55,7 @@ static double scale(const struct rope_params *p, double freq, uint32_t i, uint32
     case ROPE_LLAMA3: return scale_llama3(p, freq);
     case ROPE_YARN: return scale_yarn(p, freq, i, n_freqs);
     case ROPE_LONGROPE: return freq / p->divisors[i];
+    case ROPE_PROPORTIONAL: return i < p->n_rotated ? freq / p->factor : 0;
     case ROPE_DEFAULT:
     case ROPE_DYNAMIC:
     case ROPE_N_KINDS: break;

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { ROPE_MAX_FREQS = 128 };
+enum { ROPE_MAX_FREQS = 256 };
 
 enum rope_kind {
     ROPE_DEFAULT,
@@ -16,19 +16,21 @@ enum rope_kind {
     ROPE_DYNAMIC,
     ROPE_YARN,
     ROPE_LONGROPE,
+    ROPE_PROPORTIONAL,
     ROPE_N_KINDS
 };
 
 struct rope_params {
     enum rope_kind kind;
     double theta;
-    double factor;                            /* linear, llama3, dynamic, yarn */
+    double factor;                            /* linear, llama3, dynamic, yarn, proportional */
     double original_max_position;             /* llama3, yarn */
     double low_freq_factor, high_freq_factor; /* llama3 */
     double stretch;                  /* dynamic: longest text / trained context, at least 1 */
     double beta_fast, beta_slow;     /* yarn: rotations within the original context, */
     bool truncate;                   /* and whether the pairs found by them are whole numbers */
     double divisors[ROPE_MAX_FREQS]; /* longrope */
+    uint32_t n_rotated;              /* proportional: pairs from this one on do not rotate */
     double local_theta; /* the base of layers with a window, unscaled; 0: `theta`, scaled */
 };
 

@@ -100,8 +100,9 @@ static int read_local(const struct rope_reader *r) {
 
 static int read_kind(const struct rope_reader *r) {
     static const char *const names[ROPE_N_KINDS] = {
-        [ROPE_DEFAULT] = "default", [ROPE_LINEAR] = "linear", [ROPE_LLAMA3] = "llama3",
-        [ROPE_DYNAMIC] = "dynamic", [ROPE_YARN] = "yarn",     [ROPE_LONGROPE] = "longrope"};
+        [ROPE_DEFAULT] = "default",          [ROPE_LINEAR] = "linear", [ROPE_LLAMA3] = "llama3",
+        [ROPE_DYNAMIC] = "dynamic",          [ROPE_YARN] = "yarn",     [ROPE_LONGROPE] = "longrope",
+        [ROPE_PROPORTIONAL] = "proportional"};
     const json_t *value = config_get(r->rope, "rope_type");
     if (!value) value = config_get(r->rope, "type"); /* the older spelling */
     if (!value) return 0;
@@ -114,11 +115,12 @@ static int read_kind(const struct rope_reader *r) {
     }
     return error_set(r->config->err, ERR_UNSUPPORTED,
                      "%.200s: config.json: 'rope_type' '%.60s' is not default, linear, llama3, "
-                     "dynamic, yarn or longrope",
+                     "dynamic, yarn, longrope or proportional",
                      r->config->label, name ? name : "");
 }
 
-/* Reads the share of a head that rotates. */
+/* Reads the share of a head that rotates: of its elements or, where it is proportional, of its
+ * pairs. */
 static int read_share(const struct rope_reader *r) {
     const double usual = family_of(r)->partial_rotary;
     double share = usual > 0 ? usual : 1.0;
@@ -129,9 +131,10 @@ static int read_share(const struct rope_reader *r) {
     if (usual == 0 && share != 1.0)
         return refuse(r, ERR_UNSUPPORTED, "partial_rotary_factor", "is not 1");
     const uint32_t n_rotated = (uint32_t)(r->c->head_dim * share);
-    if (n_rotated == 0 || n_rotated % 2 != 0)
+    r->p->n_rotated = n_rotated / 2;
+    if (n_rotated == 0 || (n_rotated % 2 != 0 && r->p->kind != ROPE_PROPORTIONAL))
         return refuse(r, ERR_UNSUPPORTED, key, "rotates no elements, or an odd number of them");
-    r->c->n_freqs = n_rotated / 2;
+    r->c->n_freqs = r->p->kind == ROPE_PROPORTIONAL ? r->c->head_dim / 2 : n_rotated / 2;
     return 0;
 }
 
@@ -264,6 +267,11 @@ static int read_longrope(const struct rope_reader *r) {
     return read_attention_factor(r, factor > 1.0 ? sqrt(1.0 + log(factor) / log(original)) : 1.0);
 }
 
+static int read_proportional(const struct rope_reader *r) {
+    r->p->factor = 1;
+    return read_number(r, "factor", 1.0, 1e6, &r->p->factor);
+}
+
 static int read_scaling(const struct rope_reader *r) {
     switch (r->p->kind) {
     case ROPE_LINEAR: return read_factor(r);
@@ -271,6 +279,7 @@ static int read_scaling(const struct rope_reader *r) {
     case ROPE_DYNAMIC: return read_dynamic(r);
     case ROPE_YARN: return read_yarn(r);
     case ROPE_LONGROPE: return read_longrope(r);
+    case ROPE_PROPORTIONAL: return read_proportional(r);
     case ROPE_DEFAULT:
     case ROPE_N_KINDS: break;
     }
@@ -293,8 +302,8 @@ int rope_config_read(const struct config_reader *config, struct model_config *c,
         rc = config_read_number(config, config->root, "rope_ratio", 1.0, 1e9, &ratio);
     p->theta *= ratio;
     if (!rc) rc = read_local(&r);
-    if (!rc) rc = read_share(&r);
     if (!rc) rc = read_kind(&r);
+    if (!rc) rc = read_share(&r);
     if (rc) return rc;
     if (p->kind != ROPE_LONGROPE &&
         (config_get(r.rope, "short_factor") || config_get(r.rope, "long_factor")))

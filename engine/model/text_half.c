@@ -20,6 +20,8 @@ static const struct wrapper {
     bool is_untied; /* unless it says that its embeddings are tied */
 } wrappers[] = {
     {"Gemma3ForConditionalGeneration", {"gemma3_text"}, false},
+    {"Gemma4ForConditionalGeneration", {"gemma4_text"}, false},
+    {"Gemma4UnifiedForConditionalGeneration", {"gemma4_unified_text"}, false},
     {"Mistral3ForConditionalGeneration", {"mistral", "ministral3"}, false},
     {"Qwen3_5ForConditionalGeneration", {"qwen3_5_text"}, true},
     {"Qwen3_5MoeForConditionalGeneration", {"qwen3_5_moe_text"}, true},
@@ -34,6 +36,14 @@ static const struct usual_settings {
      "{\"vocab_size\": 262208, \"hidden_size\": 2304, \"intermediate_size\": 9216,"
      " \"num_hidden_layers\": 26, \"num_attention_heads\": 8, \"num_key_value_heads\": 4,"
      " \"max_position_embeddings\": 131072, \"eos_token_id\": 1, \"bos_token_id\": 2}"},
+    {"gemma4_text",
+     "{\"vocab_size\": 262144, \"hidden_size\": 2304, \"intermediate_size\": 9216,"
+     " \"num_hidden_layers\": 30, \"num_attention_heads\": 8, \"num_key_value_heads\": 4,"
+     " \"max_position_embeddings\": 131072, \"eos_token_id\": 1, \"bos_token_id\": 2}"},
+    {"gemma4_unified_text",
+     "{\"vocab_size\": 262144, \"hidden_size\": 2304, \"intermediate_size\": 9216,"
+     " \"num_hidden_layers\": 30, \"num_attention_heads\": 8, \"num_key_value_heads\": 4,"
+     " \"max_position_embeddings\": 262144, \"eos_token_id\": 1, \"bos_token_id\": 2}"},
     {"mistral", "{\"vocab_size\": 32000, \"hidden_size\": 4096, \"intermediate_size\": 14336,"
                 " \"num_hidden_layers\": 32, \"num_attention_heads\": 32,"
                 " \"num_key_value_heads\": 8, \"max_position_embeddings\": 131072,"

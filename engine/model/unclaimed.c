@@ -29,7 +29,7 @@ enum reason {
     CHANGES_NOTHING,
     IS_KV_SCALE,
     GUESSES,   /* tokens; answers do not depend on them */
-    FOR_IMAGES /* a part of a model of which only the text half is served */
+    FOR_IMAGES /* or sound: a part of a model of which only the text half is served */
 };
 
 struct ignored {
@@ -68,6 +68,9 @@ static const struct ignored other_parts[] = {
     {AT_START, "vision_tower.", FOR_IMAGES},
     {AT_START, "vision_model.", FOR_IMAGES},
     {AT_START, "visual.", FOR_IMAGES},
+    {AT_START, "audio_tower.", FOR_IMAGES},
+    {AT_START, "embed_vision.", FOR_IMAGES},
+    {AT_START, "embed_audio.", FOR_IMAGES},
     {AT_START, "multi_modal_projector.", FOR_IMAGES},
 };
 

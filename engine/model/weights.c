@@ -50,7 +50,8 @@ static const struct weight_rule layer_rules[] = {
      .rows = SIDE_KV, .cols = SIDE_DIM, .without = TRAIT_FUSED_QKV | TRAIT_RECURRENT,
      .is_rotary = true},
     {.name = "model.layers.#.self_attn.v_proj.weight", .at = IN_LAYER(v),
-     .rows = SIDE_KV, .cols = SIDE_DIM, .without = TRAIT_FUSED_QKV | TRAIT_RECURRENT},
+     .rows = SIDE_KV, .cols = SIDE_DIM,
+     .without = TRAIT_FUSED_QKV | TRAIT_RECURRENT | TRAIT_K_IS_V},
     {.name = "model.layers.#.self_attn.qkv_proj.weight", .at = IN_LAYER(q),
      .rows = SIDE_Q, .cols = SIDE_DIM, .whole = SIDE_QKV, .with = TRAIT_FUSED_QKV, .is_rotary = true},
     {.name = "model.layers.#.self_attn.qkv_proj.weight", .at = IN_LAYER(k),
@@ -68,7 +69,8 @@ static const struct weight_rule layer_rules[] = {
      .rows = SIDE_VECTOR, .cols = SIDE_KV, .with = TRAIT_QKV_BIAS, .without = TRAIT_FUSED_QKV,
      .is_rotary = true},
     {.name = "model.layers.#.self_attn.v_proj.bias", .at = IN_LAYER(v_bias),
-     .rows = SIDE_VECTOR, .cols = SIDE_KV, .with = TRAIT_QKV_BIAS, .without = TRAIT_FUSED_QKV},
+     .rows = SIDE_VECTOR, .cols = SIDE_KV, .with = TRAIT_QKV_BIAS,
+     .without = TRAIT_FUSED_QKV | TRAIT_K_IS_V},
     {.name = "model.layers.#.self_attn.qkv_proj.bias", .at = IN_LAYER(q_bias),
      .rows = SIDE_VECTOR, .cols = SIDE_Q, .whole = SIDE_QKV,
      .with = TRAIT_QKV_BIAS | TRAIT_FUSED_QKV, .is_rotary = true},
@@ -162,6 +164,8 @@ static const struct weight_rule layer_rules[] = {
     {.name = "model.layers.#.linear_attn.out_proj.weight", .at = IN_LAYER(o),
      .rows = SIDE_DIM, .cols = SIDE_VALUES, .with = TRAIT_RECURRENT},
 
+    {.name = "model.layers.#.layer_scalar", .at = IN_LAYER(scale),
+     .rows = SIDE_VECTOR, .cols = SIDE_ONE, .with = TRAIT_LAYER_SCALES, .is_norm = true, .is_host = true},
     {.name = "model.layers.#.mlp.gate_proj.weight", .at = IN_LAYER(gate),
      .rows = SIDE_FFN, .cols = SIDE_DIM, .without = TRAIT_FUSED_GATE_UP | TRAIT_PLAIN_FFN | TRAIT_EXPERTS},
     {.name = "model.layers.#.mlp.up_proj.weight", .at = IN_LAYER(up),
@@ -314,6 +318,8 @@ static unsigned traits_of(const struct model_config *c, const struct layer_shape
         {c->recurrent_by_group, TRAIT_RECURRENT_BY_GROUP},
         {c->output_gate && !recurs, TRAIT_OUTPUT_GATE},
         {c->n_ranks > 1, TRAIT_SHARED},
+        {shape && shape->k_is_v, TRAIT_K_IS_V},
+        {c->layer_scales, TRAIT_LAYER_SCALES},
     };
     unsigned traits = 0;
     for (size_t i = 0; i < COUNT(all); i++)
@@ -336,8 +342,8 @@ unsigned weights_uses(const struct weight_rule *rule, const struct model_config 
 
 uint32_t weights_side(enum weight_side side, const struct model_config *config,
                       const struct layer_shape *shape) {
-    const uint32_t q = config->n_heads * config->head_dim,
-                   kv = config->n_kv_heads * config->head_dim;
+    const struct kv_shape heads = shape ? shape->kv : (struct kv_shape){0};
+    const uint32_t q = config->n_heads * heads.head_dim, kv = heads.n_heads * heads.head_dim;
     const struct recurrent_shape *recurrent = &config->recurrent;
     const uint32_t keys = recurrent->n_k_heads * recurrent->k_dim,
                    values = recurrent->n_v_heads * recurrent->v_dim;
@@ -354,7 +360,7 @@ uint32_t weights_side(enum weight_side side, const struct model_config *config,
     case SIDE_QKV: return q + 2 * kv;
     case SIDE_FFN: return shape->ffn_dim;
     case SIDE_GATE_UP: return 2 * shape->ffn_dim;
-    case SIDE_HEAD: return config->head_dim;
+    case SIDE_HEAD: return heads.head_dim;
     case SIDE_HEADS: return config->n_heads;
     case SIDE_EXPERTS: return shape->n_experts;
     case SIDE_SHARED: return shape->shared_dim;

@@ -104,7 +104,8 @@ static int make_decoder(struct tune_pass *p, const struct engine_config *config,
                                         .n_heads = m->n_heads,
                                         .n_kv_heads = m->n_kv_heads,
                                         .head_dim = m->head_dim,
-                                        .n_freqs = m->n_freqs,
+                                        .windowed = m->windowed,
+                                        .n_freqs = max_u32(m->n_freqs, m->n_local_freqs),
                                         .n_vocab = m->n_vocab,
                                         .sparse = &sparse,
                                         .select = p->max_selected ? &selections : NULL};
@@ -224,7 +225,7 @@ static struct attn_args args_from(const struct tune_pass *p, uint32_t first) {
                               .softcap = m->attn_softcap,
                               .inv_freq = model_freqs(m, p->layer),
                               .rope_scale = model_rope_scale(m, p->layer),
-                              .n_freqs = m->n_freqs,
+                              .n_freqs = model_n_freqs(m, p->layer),
                               .rope = m->layers[p->layer].is_local,
                               .slopes = m->slopes,
                               .group = NO_GROUP};

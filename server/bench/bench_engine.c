@@ -179,9 +179,9 @@ static double seen_tokens(const struct kv_choice *kv, uint32_t n) {
 /* Returns the operations of a prompt: two for each weight and token, and for each query with each
  * key and value that it sees.  Past the last layer's attention only the last token is computed. */
 static double prompt_flops(const struct model_config *m, const struct kv_choice *kv, uint32_t n) {
-    double qkv = (double)m->dim * (m->n_heads + 2.0 * m->n_kv_heads) * m->head_dim;
-    double o = (double)m->n_heads * m->head_dim * m->dim, ffn = feed_forward_work(m);
-    double attention = 4.0 * m->n_heads * m->head_dim * seen_tokens(kv, n);
+    const struct mean_widths mean = model_mean_widths(m);
+    double qkv = m->dim * (mean.q + 2.0 * mean.k), o = mean.q * m->dim, ffn = feed_forward_work(m);
+    double attention = 4.0 * mean.q * seen_tokens(kv, n);
     double rows = (double)n * (m->n_layers - 1) + 1;
     return m->n_layers * (2.0 * n * qkv + attention) + 2 * rows * (o + ffn) +
            2.0 * m->n_vocab * m->dim;

@@ -165,7 +165,7 @@ static int do_qkv(const struct kernel_case *c, uint32_t layer, struct error *err
         .x = c->k->x,
         .n_rows = c->n_rows,
         .n_in = w->q.cols,
-        .n_parts = 3,
+        .n_parts = weight_if_present(&w->v) ? 3 : 2,
         .parts = {{&w->q, weight_if_present(&w->q_bias), y, width},
                   {&w->k, weight_if_present(&w->k_bias), y + q * size, width},
                   {&w->v, weight_if_present(&w->v_bias), y + (q + kv) * size, width}}};
@@ -256,8 +256,10 @@ static int run_products(struct kernels *k, struct error *err) {
         const struct weight *parts[LINEAR_MAX_PARTS];
         uint32_t n;
     } products[] = {
-        {"linear qkv", do_qkv, {&w->q, &w->k, &w->v}, 3}, {"linear o", do_o, {&w->o}, 1},
-        {"gated", do_gated, {&w->gate, &w->up}, 2},       {"linear down", do_down, {&w->down}, 1},
+        {"linear qkv", do_qkv, {&w->q, &w->k, &w->v}, weight_if_present(&w->v) ? 3 : 2},
+        {"linear o", do_o, {&w->o}, 1},
+        {"gated", do_gated, {&w->gate, &w->up}, 2},
+        {"linear down", do_down, {&w->down}, 1},
         {"linear head", do_head, {&k->model->head}, 1},
     };
     int rc = 0;
@@ -454,9 +456,8 @@ static int alloc_filled(struct kernels *k, size_t bytes, void **out, struct erro
 
 static int make_buffers(struct kernels *k, struct error *err) {
     const struct model_config *m = &k->model->config;
-    const size_t q = (size_t)m->n_heads * m->head_dim, kv = (size_t)m->n_kv_heads * m->head_dim;
     const size_t ffn = feed_forward_widths(m).ffn;
-    size_t width = q + 2 * kv;
+    size_t width = model_qkv_width(m);
     if (width < 2 * ffn) width = 2 * ffn;
     if (width < m->dim) width = m->dim;
     const size_t bytes = width * k->max_rows * dtype_size(k->be->act_dtype);

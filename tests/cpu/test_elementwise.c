@@ -24,7 +24,7 @@ static void rmsnorm_equals_its_definition_on(struct backend *be) {
                 expected[r * dim + d] = x[r * stride + d] / sqrt(sum / dim + 1e-5) * w[d];
         }
         struct weight weight = weight_plain(w, ELEMENT_F32, 1, dim);
-        struct rmsnorm_args args = {x, &weight, out, N_ROWS, dim, stride, dim, 1e-5f, 1, false};
+        struct rmsnorm_args args = {x, &weight, out, N_ROWS, dim, stride, dim, 1e-5f, 1, false, 0};
         assert_int_equal(be->ops->rmsnorm(be, &args, NULL), 0);
         assert_close(out, expected, (size_t)N_ROWS * dim, 2e-6);
         free(x);
@@ -48,19 +48,20 @@ static void rmsnorm_knows_heads_and_adds_on(struct backend *be) {
     double *expected = malloc(N_ROWS * HEADS * DIM * sizeof(double));
     const struct weight weight = weight_plain(w, ELEMENT_F32, 1, DIM);
     for (uint32_t h = 0; h < HEADS; h++) {
-        const struct rmsnorm_args one = {x + h * DIM, &weight,     apart + h * DIM, N_ROWS, DIM,
-                                         STRIDE,      HEADS * DIM, 1e-5f,           1,      false};
+        const struct rmsnorm_args one = {
+            x + h * DIM, &weight, apart + h * DIM, N_ROWS, DIM, STRIDE, HEADS * DIM,
+            1e-5f,       1,       false,           0};
         assert_int_equal(be->ops->rmsnorm(be, &one, NULL), 0);
     }
     const float guard = x[HEADS * DIM];
-    struct rmsnorm_args all = {x, &weight, x, N_ROWS, DIM, STRIDE, STRIDE, 1e-5f, HEADS, false};
+    struct rmsnorm_args all = {x, &weight, x, N_ROWS, DIM, STRIDE, STRIDE, 1e-5f, HEADS, false, 0};
     assert_int_equal(be->ops->rmsnorm(be, &all, NULL), 0);
     for (uint32_t r = 0; r < N_ROWS; r++)
         assert_memory_equal(x + r * STRIDE, apart + r * HEADS * DIM, HEADS * DIM * sizeof(float));
     assert_true(x[HEADS * DIM] == guard);
     memcpy(before, sum, N_ROWS * HEADS * DIM * sizeof(float));
-    all = (struct rmsnorm_args){apart,       &weight,     sum,   N_ROWS, DIM,
-                                HEADS * DIM, HEADS * DIM, 1e-5f, HEADS,  true};
+    all = (struct rmsnorm_args){apart,       &weight, sum,   N_ROWS, DIM, HEADS * DIM,
+                                HEADS * DIM, 1e-5f,   HEADS, true,   0};
     assert_int_equal(be->ops->rmsnorm(be, &all, NULL), 0);
     all.out = apart;
     all.accumulate = false;
@@ -259,7 +260,7 @@ static void rope_is_exact_at_a_million_tokens_on(struct backend *be) {
     struct step step = {
         .n_rows = 1, .n_seqs = 1, .n_decode = 1, .positions = &position, .seqs = &seq};
     assert_int_equal(be->ops->step_begin(be, &step, NULL), 0);
-    struct rope_append_args args = {qkv, &kv, inv_freq, 1.0f, DIM / 2, 0, 1, 0, 0, 0};
+    struct rope_append_args args = {qkv, &kv, inv_freq, 1.0f, DIM / 2, 0, 1, 0, 0, 0, 0};
     assert_int_equal(be->ops->rope_append(be, &args, NULL), 0);
     assert_close(qkv, expected, 2 * DIM, 3e-7);
     /* In the page a key is a column, a value a row. */

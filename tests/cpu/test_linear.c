@@ -233,8 +233,8 @@ static void a_fused_norm_has_the_bits_of_a_norm_before_on(struct backend *be) {
         struct weight weight = weight_plain(g, ELEMENT_F32, 1, p.n_in),
                       w = weight_plain(p.w, p.element, p.n_out, p.n_in);
         struct rmsnorm_input norm = {&weight, 1e-5f, room};
-        struct rmsnorm_args before = {p.x,    &weight, normed, p.n_rows, p.n_in,
-                                      p.n_in, p.n_in,  1e-5f,  1,        false};
+        struct rmsnorm_args before = {p.x,    &weight, normed, p.n_rows, p.n_in, p.n_in,
+                                      p.n_in, 1e-5f,   1,      false,    0};
         struct linear_args args = {.x = normed,
                                    .n_rows = p.n_rows,
                                    .n_in = p.n_in,

@@ -21,11 +21,11 @@ static void check_rmsnorm(uint32_t n_rows, uint32_t dim, uint32_t gap, enum elem
     void *out = in_place ? gpu_x : gpu_poison(n_rows * dim, ELEMENT_BF16);
     const struct weight cpu_weight = weight_plain(host_w, dtype, 1, dim),
                         gpu_weight = weight_plain(gpu_w, dtype, 1, dim);
-    struct rmsnorm_args args = {x,      &cpu_weight, expected, n_rows, dim,
-                                stride, dim,         1e-5f,    1,      false};
+    struct rmsnorm_args args = {x,   &cpu_weight, expected, n_rows, dim, stride,
+                                dim, 1e-5f,       1,        false,  0};
     must(cpu->ops->rmsnorm(cpu, &args, &err), &err);
     args = (struct rmsnorm_args){
-        gpu_x, &gpu_weight, out, n_rows, dim, stride, in_place ? stride : dim, 1e-5f, 1, false};
+        gpu_x, &gpu_weight, out, n_rows, dim, stride, in_place ? stride : dim, 1e-5f, 1, false, 0};
     must(gpu->ops->rmsnorm(gpu, &args, &err), &err);
     gpu_read(got, out, in_place ? n : n_rows * dim, ELEMENT_BF16);
     for (size_t r = 0; in_place && r < n_rows; r++)

@@ -67,9 +67,11 @@ class Head:
 
     def __init__(self, model, layer, kv_head, budget):
         self.model, self.layer, self.budget = model, layer, budget
-        self.group = slice(kv_head * model.group, (kv_head + 1) * model.group)
+        group = model.n_heads // model.kv_heads[layer]
+        self.group = slice(kv_head * group, (kv_head + 1) * group)
         self.sinks = model.sinks(layer)[kv_head]
-        self.keys, self.values = Rows((model.head_dim,)), Rows((model.head_dim,))
+        dim = model.head_dims[layer]
+        self.keys, self.values = Rows((dim,)), Rows((dim,))
         self.scores = Rows(())
         self.kept = numpy.zeros(0, int)  # positions in the text, ascending
         self.lost, self.lost_at = numpy.zeros(LOST_TERMS), 0  # engine/device/pages.h
@@ -177,7 +179,7 @@ class Text:
                        if model.windows[i] == math.inf]
         self.n = 0
         self.heads = [[Head(model, i, head, budget if i in self.layers else None)
-                       for head in range(model.n_kv_heads)]
+                       for head in range(model.kv_heads[i])]
                       for i in range(model.n_layers)]
 
     def prompt(self, tokens):
@@ -209,7 +211,7 @@ class Text:
         x = m.embed(tokens, self.n + numpy.arange(len(tokens)))
         for i in range(m.n_layers):
             q, k, v = m.qkv(i, x)
-            q = q.reshape(len(x), m.n_kv_heads, m.group, m.head_dim).transpose(1, 2, 0, 3)
+            q = q.reshape(len(x), m.kv_heads[i], -1, m.head_dims[i]).transpose(1, 2, 0, 3)
             read = [head.attend(q[h], k[:, h], v[:, h], generated)
                     for h, head in enumerate(self.heads[i])]
             read = numpy.concatenate(read).transpose(1, 0, 2).reshape(len(x), -1)

@@ -121,7 +121,11 @@ def longrope_rope(rope, freq, _dim, trained, context):
     return freq / numpy.array(factors), length
 
 
-ROPES = {"default": default_rope, "linear": linear_rope, "llama3": llama3_rope,
+def proportional_rope(rope, freq, *_):
+    return numpy.where(numpy.arange(len(freq)) < rope["n_turned"], freq, 0), 1
+
+
+ROPES = {"proportional": proportional_rope, "default": default_rope, "linear": linear_rope, "llama3": llama3_rope,
          "dynamic": dynamic_rope, "yarn": yarn_rope, "longrope": longrope_rope}
 
 
@@ -130,7 +134,8 @@ class Rope:
 
     def __init__(self, config, rope, head_dim, context):
         share = rope.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1
-        self.dim = int(head_dim * share)
+        whole = rope.get("rope_type") == "proportional"  # the others turn by nothing
+        self.dim = head_dim if whole else int(head_dim * share)
         # Pairs of these are neighbours, the others' are half of what turns apart.
         self.neighbours = re.search("GLM(?!4MOE)|COHERE", config["architectures"][0].upper())
         theta = rope.get("rope_theta") or config.get("rope_theta")
@@ -141,7 +146,8 @@ class Rope:
             rope, freq = {}, 0 * freq
         kind = rope.get("rope_type") or rope.get("type") or "default"
         original = config.get("original_max_position_embeddings")
-        rope = {"rope_theta": theta, "original_max_position_embeddings": original, **rope}
+        rope = {"rope_theta": theta, "original_max_position_embeddings": original,
+                "n_turned": int(head_dim * share) // 2, **rope}
         self.freq, self.length = ROPES[kind](rope, freq, self.dim,
                                              config["max_position_embeddings"], context)
         self.turns = numpy.empty((2, 0, len(self.freq)))  # cosines and sines of the first positions
@@ -161,8 +167,9 @@ class Rope:
         return out
 
 
-def ropes_of(config, head_dim, context):
+def ropes_of(config, head_dims, context):
     """One for each layer, of both spellings of config.json."""
+    head_dim = head_dims[0]
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     kinds = config.get("layer_types") or ["full_attention"] * config["num_hidden_layers"]
     by_kind = {kind: rope[kind] if kind in rope else rope for kind in set(kinds)}
@@ -171,7 +178,8 @@ def ropes_of(config, head_dim, context):
     none = {**rope, "rope_type": "none"}
     if config["architectures"][0].startswith(("Cohere2", "Exaone4")):
         by_kind["full_attention"] = none
-    ropes = {kind: Rope(config, by_kind[kind], head_dim, context) for kind in by_kind}
+    ropes = {kind: Rope(config, by_kind[kind], head_dims[kinds.index(kind)], context)
+             for kind in by_kind}
     rotates = config.get("no_rope_layers") or [1] * len(kinds)  # SmolLM3's
     if config.get("prefix_dense_sliding_window_pattern") == 1:  # Cohere's dense layers rotate
         dense = Rope(config, rope, head_dim, context)
@@ -200,6 +208,7 @@ class Model:
         self.family = c["architectures"][0].removesuffix("ForCausalLM")
         c = usual_config(self.family, c)
         self.is_gemma = self.family.startswith("Gemma")
+        self.is_gemma4 = self.family == "Gemma4"
         self.n_layers = c["num_hidden_layers"]
         self.n_heads = c["num_attention_heads"]
         self.n_kv_heads = c.get("num_key_value_heads") or self.n_heads
@@ -208,12 +217,13 @@ class Model:
                                1 if c["multi_query"] else self.n_heads)
         self.group = self.n_heads // self.n_kv_heads
         self.head_dim = c.get("head_dim") or c["hidden_size"] // self.n_heads
+        self.kv_heads, self.head_dims = self._heads(c)
         self.eps = c.get("rms_norm_eps") or c.get("layer_norm_eps", 1e-5)  # OPT does not say it
         attention = c.get("attn_config") or {}  # MPT's
         self.scale = (attention.get("softmax_scale")
                       or (c.get("query_pre_attn_scalar") or self.head_dim) ** -0.5)
         # Granite's multipliers, and Cohere's scale of logits
-        self.scale = c.get("attention_multiplier", self.scale)
+        self.scale = c.get("attention_multiplier", 1 if self.is_gemma4 else self.scale)
         self.branch_scale = c.get("residual_multiplier", 1)
         self.logit_scale = (c.get("logit_scale") or 1) / c.get("logits_scaling", 1)
         rope = c.get("rope_parameters") or {}
@@ -222,6 +232,7 @@ class Model:
         self.score_cap = c.get("attn_logit_softcapping")
         self.logit_cap = c.get("final_logit_softcapping")
         self.activate = gelu_tanh if self.is_gemma else ACTIVATIONS[self._activation(c)]
+        self.norms_from_one = self.is_gemma and not self.is_gemma4
         self.has_layer_norm = self.family in ("GPTNeoX", "OPT", "Falcon", "Mpt", "Cohere",
                                               "Cohere2") or (
             self.family == "Cohere2Moe" and c["rms_norm_eps"] is None)
@@ -232,7 +243,7 @@ class Model:
             self.family.startswith("Cohere"))
         self.slopes = self._slopes(c, attention)
         rotates = self.family != "OPT" and self.slopes is None
-        self.ropes = rotates and ropes_of(c, self.head_dim,
+        self.ropes = rotates and ropes_of(c, self.head_dims,
                                           context or c["max_position_embeddings"])
         self.windows = windows_of(c)
         self.softmax_type = ("learnable" if self.family == "GptOss"
@@ -246,6 +257,12 @@ class Model:
         self.head = self.weights.get("lm_head.weight", table)
         self.table = table * (c["hidden_size"] ** 0.5 if self.is_gemma
                               else c.get("embedding_multiplier", 1))
+
+    def _heads(self, config):
+        """The KV heads of each layer, and the elements of its heads."""
+        own = [config.get("per_layer_config", {}).get(str(i), {}) for i in range(self.n_layers)]
+        return ([layer.get("num_key_value_heads", self.n_kv_heads) for layer in own],
+                [layer.get("head_dim", self.head_dim) for layer in own])
 
     def _activation(self, config):
         return config.get("hidden_act") or ("gelu" if self.family == "Mpt" else "silu")
@@ -288,7 +305,7 @@ class Model:
         weight = self.weights.get(name + ".weight")
         if weight is not None and self.has_layer_norm:
             return layer_norm(x, weight, self.weights.get(name + ".bias", 0), self.eps)
-        return x if weight is None else rms_norm(x, weight + self.is_gemma, self.eps)
+        return x if weight is None else rms_norm(x, weight + self.norms_from_one, self.eps)
 
     def linear(self, i, name, x):
         y = x @ self.weights[f"model.layers.{i}.{name}.weight"].T
@@ -298,11 +315,14 @@ class Model:
         """Queries [rows, heads, dim], keys before RoPE and values [rows, KV heads, dim]."""
         layer = f"model.layers.{i}."
         x = self.norm(layer + "input_layernorm", x)
-        parts = [self.linear(i, f"self_attn.{name}_proj", x) for name in "qkv"]
+        has_v = f"{layer}self_attn.v_proj.weight" in self.weights
+        parts = [self.linear(i, f"self_attn.{name}_proj", x) for name in ("qkv" if has_v else "qkk")]
         if self.norms_whole:
             parts[:2] = (self.norm(f"{layer}self_attn.{name}_norm", part)
                          for name, part in zip("qk", parts))
-        q, k, v = (part.reshape(len(x), -1, self.head_dim) for part in parts)
+        q, k, v = (part.reshape(len(x), -1, self.head_dims[i]) for part in parts)
+        if self.is_gemma4:
+            v = rms_norm(v, 1, self.eps)
         if self.norms_whole:
             return q, k, v
         return (self.norm(layer + "self_attn.q_norm", q),
@@ -313,7 +333,7 @@ class Model:
         logits = {"vanilla": -math.inf, "off-by-one": 0,
                   "learnable": self.weights.get(f"model.layers.{i}.self_attn.sinks")}
         logits = numpy.broadcast_to(logits[self.softmax_type], self.n_heads)
-        return logits.reshape(self.n_kv_heads, self.group, 1, 1)
+        return logits.reshape(self.kv_heads[i], -1, 1, 1)
 
     def rotate(self, i, x, positions):
         return self.ropes[i].turn(x, positions) if self.ropes else x
@@ -347,7 +367,8 @@ class Model:
         """x after the layer, whose heads have read [rows, heads * dim]."""
         if self.is_parallel:
             return self.add_attention(i, x, read) + self.feed_forward(i, x)
-        return self.add_feed_forward(i, self.add_attention(i, x, read))
+        x = self.add_feed_forward(i, self.add_attention(i, x, read))
+        return x * self.weights.get(f"model.layers.{i}.layer_scalar", 1)
 
     def add_attention(self, i, x, read):
         after = {"Glm4": "post_self_attn_layernorm"}.get(self.family)

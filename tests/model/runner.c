@@ -40,10 +40,8 @@ static void make_states(struct runner *r) {
 static void make_pool(struct runner *r, uint32_t n_pages, enum page_format format) {
     struct error err = {0};
     const struct model_config *c = &r->model->config;
-    r->kv = (struct kv_pool){
-        .format = format, .n_pages = n_pages, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim};
-    r->kv.page_bytes =
-        2 * (size_t)c->n_kv_heads * PAGE_TOKENS * c->head_dim * page_row_bytes(format, 1);
+    r->kv = model_pages(c, format, false);
+    r->kv.n_pages = n_pages;
     check(r->be->ops->alloc(r->be, n_pages * r->kv.page_bytes, &r->kv.base, &err), &err);
     r->free_pages = zalloc(n_pages, sizeof(*r->free_pages));
     /* A stride of 7 visits every page once unless 7 divides their number. */

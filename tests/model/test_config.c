@@ -140,8 +140,8 @@ TEST(refuses_heads_that_do_not_fit) {
     expect_refused("{\"num_key_value_heads\":0}", ERR_INVALID, "num_key_value_heads");
     expect_refused("{\"hidden_size\":66}", ERR_INVALID, "hidden_size");
     expect_refused("{\"head_dim\":7}", ERR_UNSUPPORTED, "head_dim");
-    expect_refused("{\"head_dim\":258}", ERR_INVALID, "head_dim");
-    expect_refused("{\"hidden_size\":2048}", ERR_UNSUPPORTED, "head_dim");
+    expect_refused("{\"head_dim\":514}", ERR_INVALID, "head_dim");
+    expect_refused("{\"hidden_size\":4096}", ERR_UNSUPPORTED, "head_dim");
 }
 
 #define WRAPPER(name, members)                                                                     \
@@ -198,10 +198,10 @@ TEST(names_the_architecture_that_is_the_nearest) {
                    "the nearest is Qwen3ForCausalLM; these are: ForCausalLM: Llama, Mistral,");
     expect_refused("{\"architectures\":[\"Phi9ForCausalLM\"]}", ERR_UNSUPPORTED,
                    "nearest is Phi3ForCausalLM");
-    expect_refused("{\"architectures\":[\"Gemma4ForConditionalGeneration\"]}", ERR_UNSUPPORTED,
+    expect_refused("{\"architectures\":[\"Gemma3nForConditionalGeneration\"]}", ERR_UNSUPPORTED,
                    "nearest is Gemma3ForConditionalGeneration");
     expect_refused("{\"architectures\":[\"Qwen9ForConditionalGeneration\"]}", ERR_UNSUPPORTED,
-                   "; ForConditionalGeneration: Gemma3, Mistral3, Qwen3_5");
+                   "; ForConditionalGeneration: Gemma3, Gemma4, Gemma4Unified, Mistral3, Qwen3_5");
 }
 
 TEST(refuses_what_the_decoder_cannot_do) {
@@ -225,8 +225,8 @@ TEST(refuses_what_the_decoder_cannot_do) {
     expect_refused(PHI3 "\"partial_rotary_factor\":0.2}", ERR_UNSUPPORTED, "partial_rotary_factor");
     expect_refused(PHI3 "\"partial_rotary_factor\":0.01}", ERR_UNSUPPORTED,
                    "partial_rotary_factor");
-    expect_refused("{\"rope_scaling\":{\"rope_type\":\"proportional\"}}", ERR_UNSUPPORTED,
-                   "proportional");
+    expect_refused("{\"rope_scaling\":{\"rope_type\":\"unheard-of\"}}", ERR_UNSUPPORTED,
+                   "unheard-of");
     expect_refused("{\"rope_scaling\":{\"mrope_section\":[1,2]}}", ERR_UNSUPPORTED,
                    "mrope_section");
     expect_refused("{\"mlp_bias\":1}", ERR_INVALID, "mlp_bias");

@@ -44,6 +44,17 @@
     "\"intermediate_size\":96,\"num_hidden_layers\":4,\"num_attention_heads\":4,"                  \
     "\"max_position_embeddings\":256,\"num_experts\":8,\"moe_intermediate_size\":24"
 #define USED ",\"num_experts_per_tok\":3"
+/* Two layers with a window, and one without. */
+#define GEMMA4                                                                                     \
+    "{\"architectures\":[\"Gemma4ForCausalLM\"],\"vocab_size\":100,\"hidden_size\":64,"            \
+    "\"intermediate_size\":96,\"num_hidden_layers\":3,\"num_attention_heads\":8,"                  \
+    "\"num_key_value_heads\":4,\"head_dim\":32,\"max_position_embeddings\":256,"                   \
+    "\"layer_types\":[\"sliding_attention\",\"sliding_attention\",\"full_attention\"],"            \
+    "\"hidden_size_per_layer_input\":0,"
+#define GEMMA4_ROPES                                                                               \
+    "\"rope_parameters\":{\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":100},"   \
+    "\"full_attention\":{\"rope_type\":\"proportional\",\"partial_rotary_factor\":0.25,"           \
+    "\"rope_theta\":10000}}"
 
 static int parse(struct model_config *out, const char *text, struct error *err) {
     json_error_t why;
@@ -392,4 +403,43 @@ TEST(experts_that_cannot_be_chosen_are_refused) {
     expect_refused(GLM4_MOE USED ",\"n_group\":4,\"topk_group\":1}", ERR_INVALID, "topk_group");
     expect_refused(GLM4_MOE USED ",\"n_group\":2,\"topk_group\":3}", ERR_INVALID, "topk_group");
     expect_refused(GLM4_MOE USED ",\"first_k_dense_replace\":0.5}", ERR_INVALID, "whole number");
+}
+
+TEST(gemma4_has_heads_of_two_sizes) {
+    static const char *const texts[] = {
+        GEMMA4 GEMMA4_ROPES ",\"global_head_dim\":128,\"num_global_key_value_heads\":2,"
+                            "\"attention_k_eq_v\":true,\"use_bidirectional_attention\":\"vision\"}",
+        GEMMA4 GEMMA4_ROPES ",\"attention_k_eq_v\":true,\"per_layer_config\":{\"2\":"
+                            "{\"head_dim\":128,\"num_key_value_heads\":2}}}"};
+    for (size_t i = 0; i < COUNT(texts); i++) {
+        struct model_config c = parsed(texts[i]);
+        const struct kv_shape windowed = c.layers[1].kv, full = c.layers[2].kv;
+        assert_true(windowed.n_heads == 4 && windowed.head_dim == 32 && !c.layers[1].k_is_v);
+        assert_true(full.n_heads == 2 && full.head_dim == 128 && c.layers[2].k_is_v);
+        assert_true(c.n_kv_heads == 2 && c.head_dim == 128 && c.attn_scale == 1);
+        assert_int_equal(model_qkv_width(&c), (8 + 2 * 2) * 128);
+        /* A page has the size of the larger ones: here both have 256 elements a token. */
+        assert_int_equal(model_pages(&c, PAGE_BF16, false).page_bytes, 64 * 2 * 256 * 2);
+        /* A quarter of the larger heads' pairs rotate. */
+        assert_true(model_n_freqs(&c, 1) == 16 && model_n_freqs(&c, 2) == 64);
+        assert_true(model_freqs(&c, 2)[15] > 0 && model_freqs(&c, 2)[16] == 0);
+        assert_true(fabs(model_freqs(&c, 2)[8] - pow(10000, -8.0 / 64)) < 1e-12);
+        model_config_fini(&c);
+    }
+}
+
+TEST(gemma4_is_refused_by_the_key_that_differs) {
+    expect_refused(GEMMA4 "\"global_head_dim\":128}", ERR_INVALID, "'rope_parameters' is missing");
+    expect_refused(GEMMA4 GEMMA4_ROPES ",\"global_head_dim\":127}", ERR_UNSUPPORTED, "is odd");
+    expect_refused(GEMMA4 GEMMA4_ROPES ",\"global_head_dim\":1024}", ERR_INVALID,
+                   "global_head_dim");
+    expect_refused(GEMMA4 GEMMA4_ROPES ",\"attention_k_eq_v\":true,"
+                                       "\"num_global_key_value_heads\":3}",
+                   ERR_INVALID, "does not divide");
+    expect_refused(GEMMA4 GEMMA4_ROPES ",\"per_layer_config\":{\"1\":{\"head_dim\":64}}}",
+                   ERR_UNSUPPORTED, "layers of one type that differ");
+    expect_refused(GEMMA4 GEMMA4_ROPES ",\"per_layer_config\":{\"2\":{\"width\":64}}}",
+                   ERR_UNSUPPORTED, "another key");
+    expect_refused(GEMMA4 GEMMA4_ROPES ",\"use_bidirectional_attention\":\"all\"}", ERR_INVALID,
+                   "use_bidirectional_attention");
 }

@@ -256,7 +256,8 @@ TEST(rows_by_kv_head_are_gathered_with_their_scales) {
                  {SIDE_KV, SIDE_Q, 2, {2, 6}},
                  {SIDE_KV, SIDE_QK, 2, {3, 7}}};
     const struct model_config by_head = {
-        .dim = N_COLS, .n_heads = 4, .n_kv_heads = 2, .head_dim = 1, .qkv_by_group = true};
+        .dim = N_COLS, .n_heads = 4, .n_kv_heads = 2, .qkv_by_group = true};
+    const struct layer_shape heads = {.kv = {2, 1}};
     const struct weight_source_ops ops = {.get = get_scaled};
     const struct weight_source files = {&ops};
     struct error err = {0};
@@ -268,7 +269,7 @@ TEST(rows_by_kv_head_are_gathered_with_their_scales) {
                                          .cols = SIDE_DIM,
                                          .whole = SIDE_QKV,
                                          .before = parts[i].before};
-        const struct weight_query query = {.config = &by_head, .rule = &rule};
+        const struct weight_query query = {.config = &by_head, .rule = &rule, .shape = &heads};
         block_rows = 1;
         assert_int_equal(weight_find(&files, &query, &w, &err), 0);
         assert_true(weight_is_scattered(&query));

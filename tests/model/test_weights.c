@@ -7,7 +7,7 @@
 #include "engine/model/weights.h"
 #include "tests/test.h"
 
-static const struct model_config config = {.dim = 8, .n_heads = 2, .n_kv_heads = 1, .head_dim = 4};
+static const struct model_config config = {.dim = 8, .n_heads = 2};
 
 static void expect_name(const struct family_name *names, const char *rule, const char *expected) {
     char name[WEIGHTS_MAX_NAME];
@@ -62,9 +62,10 @@ TEST(a_layers_shape_says_which_tensors_it_has) {
 }
 
 TEST(sides_are_those_of_the_layers_shape) {
-    const struct layer_shape wide = {.ffn_dim = 16}, experts = {.ffn_dim = 4, .n_experts = 6};
+    const struct layer_shape wide = {.kv = {1, 4}, .ffn_dim = 16},
+                             experts = {.ffn_dim = 4, .n_experts = 6};
     assert_int_equal(weights_side(SIDE_FFN, &config, &wide), 16);
     assert_int_equal(weights_side(SIDE_GATE_UP, &config, &experts), 8);
     assert_int_equal(weights_side(SIDE_EXPERTS, &config, &experts), 6);
-    assert_int_equal(weights_side(SIDE_QKV, &config, NULL), 16);
+    assert_int_equal(weights_side(SIDE_QKV, &config, &wide), 16);
 }

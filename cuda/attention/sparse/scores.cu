@@ -41,7 +41,7 @@ enum { BLOCKS = PAGE_TOKENS / 8 }; /* of 8 columns, an mma instruction's */
 /* 8 zeros, 72 folded columns, 8 zeros; rows 8 banks apart. */
 enum { FOLD_PAD = 8, FOLD_STRIDE = PAGE_TOKENS + 8 + 2 * FOLD_PAD, FOLD_FLOATS = 8 * FOLD_STRIDE };
 enum { WARP_DIAGONALS = 16 + PAGE_TOKENS - 1 };
-enum { SIMPLE_WARPS = 4, LANE_DIMS = 8, MAX_DIM = 32 * LANE_DIMS };
+enum { SIMPLE_WARPS = 4, LANE_DIMS = 16, MAX_DIM = 32 * LANE_DIMS };
 
 static_assert(FOLD_STRIDE % 32 == 24, "rows of a half warp's stores must not share banks");
 static_assert(PAGE_TOKENS == 64 && SPARSE_QUERIES == 64, "the picture above");
