@@ -18,6 +18,7 @@ from oracle_model import softmax
 LOST_TERMS = 21  # rates at which attention to evicted tokens fades: 1, 1/2, 1/4, ...
 RATES = 0.5 ** numpy.arange(LOST_TERMS)
 LEAST_KEPT = 2.0 ** -10
+AT_ONCE = 128  # rows of a prompt that is not cut
 LAST_QUERIES = 64  # whose attention Text.kept_share is of
 
 
@@ -72,6 +73,7 @@ class Head:
         self.sinks = model.sinks(layer)[kv_head]
         dim = model.head_dims[layer]
         self.keys, self.values = Rows((dim,)), Rows((dim,))
+        self.turned = Rows((dim,))  # the keys at the text's positions
         self.scores = Rows(())
         self.kept = numpy.zeros(0, int)  # positions in the text, ascending
         self.lost, self.lost_at = numpy.zeros(LOST_TERMS), 0  # engine/device/pages.h
@@ -80,23 +82,30 @@ class Head:
         self.closest = math.inf  # relative difference of the best score that went and the worst
         # that stayed: the smallest so far
 
-    def attend(self, queries, keys, values, generated):
-        """queries [group, rows, dim], keys and values [rows, dim] of the text's next tokens; what
-        the queries read, [group, rows, dim].  Afterwards evicted tokens are gone."""
+    def append(self, keys, values):
+        """Adds the text's next tokens, and returns the position of the first."""
         first, rows = self.keys.n, len(keys)
         self.keys.append(keys)
         self.values.append(values)
+        self.turned.append(self.model.rotate(self.layer, keys, first + numpy.arange(rows)))
         self.scores.append(numpy.zeros(rows))
+        return first
+
+    def attend(self, queries, keys, values, generated):
+        """queries [group, rows, dim], keys and values [rows, dim] of the text's next tokens; what
+        the queries read, [group, rows, dim].  Afterwards evicted tokens are gone."""
+        first, rows = self.append(keys, values), len(keys)
         new = numpy.arange(first, first + rows)
         seen = numpy.concatenate([self.kept, new])
+        if not self.budget:  # a window hides what is before it from all rows
+            seen = seen[seen > first - self.model.windows[self.layer]]
         if self.budget and self.budget.cache_positions:
             at, query_at = numpy.arange(len(seen)), len(self.kept) + numpy.arange(rows)
+            turned = self.model.rotate(self.layer, self.keys.all[seen], at)
         else:
-            at, query_at = seen, new
-        s = self.model.scores(self.model.rotate_queries(self.layer, queries, query_at),
-                              self.model.rotate(self.layer, self.keys.all[seen], at))
+            at, query_at, turned = seen, new, self.turned.all[seen]
+        s = self.model.scores(self.model.rotate_queries(self.layer, queries, query_at), turned)
         s += self.model.bias(self.group, query_at, at)
-        # In a layer with a window nothing is thrown away, and the window hides what is before it.
         hidden = (seen > new[:, None] if self.budget
                   else self.model.is_hidden(self.layer, new, seen))
         p = softmax(numpy.where(hidden, -numpy.inf, s), self.sinks)
@@ -161,8 +170,7 @@ class Head:
     def _measure(self, queries, at):
         """What those rows would see of the whole text, at the text's positions."""
         everything = numpy.arange(self.keys.n)
-        s = self.model.scores(self.model.rotate_queries(self.layer, queries, at),
-                              self.model.rotate(self.layer, self.keys.all, everything))
+        s = self.model.scores(self.model.rotate_queries(self.layer, queries, at), self.turned.all)
         s += self.model.bias(self.group, at, everything)
         p = softmax(numpy.where(everything > at[:, None], -numpy.inf, s), self.sinks).mean(axis=0)
         self.shares += p[:, self.kept].sum(axis=1).tolist()
@@ -190,7 +198,7 @@ class Text:
     def more(self, tokens):
         """The same of a later turn's tokens, whose chunks begin here."""
         whole = self.budget and self.budget.whole
-        size = len(tokens) if whole else self.budget.chunk if self.budget else 512
+        size = len(tokens) if whole else self.budget.chunk if self.budget else AT_ONCE
         return numpy.concatenate([self._rows(tokens[i:i + size], False)
                                   for i in range(0, len(tokens), size)])
 

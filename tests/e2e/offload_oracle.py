@@ -10,7 +10,7 @@ import math
 
 import numpy
 
-from bounded_oracle import Rows
+from bounded_oracle import AT_ONCE, Rows
 from oracle_model import softmax
 
 PAGE = 64
@@ -71,6 +71,7 @@ class Text:
                        if group is not None}
         self.held = dict.fromkeys(self.groups, frozenset())
         self.scores = {group: {} for group in self.groups}  # of each query, by its place
+        self.sums = dict.fromkeys(self.groups, (0, numpy.zeros(0)))  # see _sum()
         self.n_chosen = self.n_fetched = self.n_copies = self.n_ties = 0
 
     @property
@@ -79,8 +80,8 @@ class Text:
 
     def prompt(self, tokens):
         """Logits after each token.  All layers see everything."""
-        return numpy.concatenate([self._rows(tokens[i:i + 512], None)
-                                  for i in range(0, len(tokens), 512)])
+        return numpy.concatenate([self._rows(tokens[i:i + AT_ONCE], None)
+                                  for i in range(0, len(tokens), AT_ONCE)])
 
     def token(self, token, off_by):
         """Logits after one more token, as generated.  Where rounding may decide the choice, all
@@ -112,12 +113,26 @@ class Text:
 
     def _worth(self, group, n, newest):
         """Of n tokens, by the queries that the selector looks at."""
-        worth = numpy.zeros(n)
-        for query in range(int(max(0, newest + 1 - self.selection.window)), newest + 1):
+        worth, window = numpy.zeros(n), self.selection.window
+        if window == math.inf:  # all older queries count in full, whatever comes behind them
+            sums, window = self._sum(group, newest)[:n], 1
+            worth[:len(sums)] = sums
+        for query in range(max(0, newest + 1 - window), newest + 1):
             if (scores := self.scores[group].get(query)) is not None:
                 own = scores[:min(n, self.selection.n_scored(query))]
                 worth[:len(own)] += self.selection.weight(newest - query) * own
         return worth
+
+    def _sum(self, group, end):
+        """Of all queries before `end`, each of which is added once."""
+        begin, sums = self.sums[group]
+        for query in range(begin, end):
+            own = self.scores[group].get(query, sums[:0])[:self.selection.n_scored(query)]
+            if len(own) > len(sums):
+                sums = numpy.concatenate([sums, numpy.zeros(len(own))])
+            sums[:len(own)] += own
+        self.sums[group] = end, sums
+        return sums
 
     def _rows(self, tokens, step):
         m = self.model
@@ -137,11 +152,13 @@ class Text:
 
     def _attend(self, layer, q, at, step):
         """q [heads, rows, dim], of the tokens `at`; what they read, [heads, rows, dim]."""
-        m = self.model
-        seen = (step.seen(self.behind[layer], at[-1] + 1) if step
-                else numpy.arange(at[-1] + 1))
-        k, v = (part[layer].all[seen].transpose(1, 0, 2)[:, None]
-                for part in (self.keys, self.values))
+        m, n = self.model, at[-1] + 1
+        chosen = step and step.seen(self.behind[layer], n)
+        # Otherwise what no row sees is left out, and nothing is copied.
+        first = int(max(0, at[0] + 1 - m.windows[layer]))
+        seen = numpy.arange(first, n) if chosen is None else chosen
+        k, v = (part[layer].all[slice(first, n) if chosen is None else chosen]
+                .transpose(1, 0, 2)[:, None] for part in (self.keys, self.values))
         s = m.scores(q.reshape(m.n_kv_heads, m.group, *q.shape[1:]), k)
         if m.slopes is not None:
             s += m.bias(slice(None), at, seen).reshape(s.shape)
@@ -177,8 +194,8 @@ class Step:
         self.chosen[group] = order[:n]
 
     def seen(self, group, n):
-        """Of a text of n tokens, in a layer of a group."""
+        """Of a text of n tokens, in a layer of a group; None: everything."""
         if group not in self.chosen:
-            return numpy.arange(n)
+            return None
         tail = numpy.arange(self.n_candidates, n)
         return numpy.concatenate([numpy.sort(self.chosen[group]), tail])

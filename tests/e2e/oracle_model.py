@@ -21,13 +21,16 @@ import checkpoint  # noqa: E402  reads safetensors
 def softmax(x, sink=-numpy.inf):
     """sink: one more logit of each row, which is left out of what is returned."""
     most = numpy.maximum(x.max(axis=-1, keepdims=True), sink)
-    e = numpy.exp(x - most)
-    return e / (e.sum(axis=-1, keepdims=True) + numpy.exp(sink - most))
+    e = x - most
+    numpy.exp(e, out=e)
+    e /= e.sum(axis=-1, keepdims=True) + numpy.exp(sink - most)
+    return e
 
 
 def log_softmax(x):
     x = x - x.max(axis=-1, keepdims=True)
-    return x - numpy.log(numpy.exp(x).sum(axis=-1, keepdims=True))
+    x -= numpy.log(numpy.exp(x).sum(axis=-1, keepdims=True))
+    return x
 
 
 def rms_norm(x, weight, eps):

@@ -39,16 +39,12 @@ class SparseHead(Head):
 
     def read(self, queries, keys, values, dense_from):
         """Like attend(), of rows that are indexed together; nothing leaves yet."""
-        first, rows = self.keys.n, len(keys)
-        self.keys.append(keys)
-        self.values.append(values)
-        self.scores.append(numpy.zeros(rows))
+        first = self.append(keys, values)
         slots = numpy.arange(self.keys.n)
         if not self.budget:
             return self._read_window(queries, slots, first)
-        turned = self.model.rotate(self.layer, self.keys.all, slots)
         queries = self.model.rotate(self.layer, queries, slots[first:])
-        p = numpy.stack([self._attend(pattern, q, turned, first, dense_from)
+        p = numpy.stack([self._attend(pattern, q, self.turned.all, first, dense_from)
                          for pattern, q in zip(self.patterns, queries, strict=True)])
         self.rows.append(p)
         return p @ self.values.all
@@ -56,7 +52,7 @@ class SparseHead(Head):
     def _read_window(self, queries, slots, first):
         """In a layer with a window, which is dense and keeps the text."""
         s = self.model.scores(self.model.rotate(self.layer, queries, slots[first:]),
-                              self.model.rotate(self.layer, self.keys.all, slots))
+                              self.turned.all)
         hidden = self.model.is_hidden(self.layer, slots[first:], slots)
         self.kept = slots
         return softmax(numpy.where(hidden, -numpy.inf, s)) @ self.values.all
