@@ -64,11 +64,22 @@ def small_model(tmp_path_factory):
     layers and heads, pages of the same bytes, and its name, by which filters and patterns are
     found, but a tenth of the work.  With QUIRE_TEST_LONG, and on a GPU, whose bounds are those of
     the default model, it is that one."""
+    return small(tmp_path_factory, head_dim=64)
+
+
+@pytest.fixture(scope="session")
+def light_model(tmp_path_factory):
+    """The same with pages of fewer bytes, for tests that do not count these: attention takes a
+    quarter of the time."""
+    return small(tmp_path_factory)
+
+
+def small(tmp_path_factory, **shape):
     if DEVICE != "cpu" or LONG:
         return MODEL
     directory = tmp_path_factory.mktemp("small") / MODEL.name
     directory.mkdir()
-    return write_small_model(directory, head_dim=64)
+    return write_small_model(directory, **shape)
 
 
 @pytest.fixture(scope="session")

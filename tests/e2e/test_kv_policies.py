@@ -48,9 +48,9 @@ LONG = {"max_tokens": 48, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory, small_model):
+def server(tmp_path_factory, light_model):
     """With memory to move tokens to.  Tests must leave it idle."""
-    with Server(tmp_path_factory.mktemp("policies"), *STORE, model=small_model) as shared:
+    with Server(tmp_path_factory.mktemp("policies"), *STORE, model=light_model) as shared:
         yield shared
 
 
@@ -215,10 +215,10 @@ def test_prefix_cache(server, policy):
 
 
 @every_policy
-def test_chunked_prefill(server, serve, small_model, policy):
+def test_chunked_prefill(server, serve, light_model, policy):
     """Steps of another size cut the prompt elsewhere, also in the middle of the policy's chunks."""
     small = serve(*INVARIANT, *STORE, "--max-num-batched-tokens", 48, "--max-num-seqs", 8,
-                  model=small_model)
+                  model=light_model)
     expected, scores = echo(server, policy, PROMPT, **LONG)
     answer, small_scores = echo(small, policy, PROMPT, **LONG)
     n_other = sum(abs(a - b) > RANDOM_TOKEN for a, b in zip(small_scores[1:300], scores[1:300]))
@@ -358,7 +358,7 @@ class TestATightPool:
             assert tokens == few, many
             assert logprobs == pytest.approx(expected, abs=1e-6 if DEVICE == "cpu" else SAME_TOKEN)
 
-    def test_what_outgrows_it_is_computed_again_as_it_was(self, serve, server, small_model):
+    def test_what_outgrows_it_is_computed_again_as_it_was(self, serve, small_model):
         """The store has room for its tokens, and none for its pages.  A request that matters more
         makes it lose its place when it has outgrown the pool."""
         store = {"cpu": "10944K", "cuda": "5472K"}[DEVICE]
@@ -366,7 +366,8 @@ class TestATightPool:
                       "--enable-prefix-caching", "false", model=small_model)
         asked = {"kv_policy": MOVED, "max_tokens": 500, "ignore_eos": True, "logprobs": 0,
                  "return_token_ids": True}
-        expected = server.complete(self.PROMPT, **asked)["choices"][0]
+        roomy = serve(*STORE, model=small_model)
+        expected = roomy.complete(self.PROMPT, **asked)["choices"][0]
         tokens, logprobs, other = [], [], None
         with concurrent.futures.ThreadPoolExecutor(1) as threads, RawConnection(small) as stream:
             stream.send_completion(prompt=self.PROMPT, stream=True, priority=1, **asked)
@@ -463,16 +464,16 @@ TEXT = (MODEL / "eval" / "held_out.txt").read_text(encoding="utf-8")[:2400]
 def test_retained_attention_falls_when_more_is_lost(trained, policy):
     """With every token that is generated, but for what the text itself moves; and with a smaller
     budget.  A trained model's attention: that of random weights does not fade."""
-    asked = [(50, 256), (800, 256), (100, 64), (100, 128), (100, 256), (100, 512)]
+    asked = [(400, 256), (50, 64), (50, 128), (50, 256), (50, 512)]
     with concurrent.futures.ThreadPoolExecutor(len(asked)) as pool:
-        few, many, *by_budget = pool.map(lambda one: retained(trained, *one, **policy), asked)
-    assert 0.1 < many < few - 0.02 < 0.95
+        many, *by_budget = pool.map(lambda one: retained(trained, *one, **policy), asked)
+    assert 0.1 < many < by_budget[2] - 0.01 < 0.95
     assert all(b > a + 0.03 for a, b in zip(by_budget, by_budget[1:])), by_budget
 
 
-def test_a_whole_prompt_must_fit_the_cache(serve):
+def test_a_whole_prompt_must_fit_the_cache(serve, small_model):
     small = serve("--kv-cache-memory", {"cpu": "9728K", "cuda": "5016K"}[DEVICE],
-                  "--max-model-len", 512)
+                  "--max-model-len", 512, model=small_model)
     body = {"prompt": prompt_of(4000), "max_tokens": 2, "ignore_eos": True}
     refused = small.post("/v1/completions", {**body, "kv_policy": WHOLE})
     assert refused.status == 400 and refused.error["param"] == "kv_policy.prompt"
