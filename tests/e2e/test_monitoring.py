@@ -1,5 +1,7 @@
 """config/monitoring: promtool accepts the rules and tries them, every query of rules and dashboard asks for
-metrics and labels that a server really has, and Prometheus itself answers them when it watches two."""
+metrics and labels that a server really has, and Prometheus itself answers them when it watches two.  The log's lines
+of throughput."""
+import concurrent.futures
 import http.client
 import json
 import re
@@ -240,3 +242,35 @@ def test_prometheus_has_series_for_each_query(watched, where, query):
     result = watched.series(query)
     assert result, (where, query)
     assert all(one["value"][1] != "NaN" for one in result), (where, result)
+
+
+def ask_and_wait(directory, model):
+    """The lines of throughput of two windows of ten seconds, one with work, and the metrics then."""
+    with Server(directory, model=model) as server:
+        prompt = [3 + i % 50 for i in range(150)]
+        for _ in range(2):
+            server.complete(prompt, max_tokens=20, ignore_eos=True)
+        server.wait_logged("throughput ", seconds=15)
+        time.sleep(11)
+        lines = [line for line in server.log.splitlines() if " throughput " in line]
+        return lines, server.metrics()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def throughput(tmp_path_factory, tiny_model):
+    """It waits while the tests above run, which wait for Prometheus."""
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        yield thread.submit(ask_and_wait, tmp_path_factory.mktemp("throughput"), tiny_model)
+
+
+def test_a_line_of_throughput_when_there_was_work(throughput):
+    """One window with work has a line whose numbers are those of the work; one without has none."""
+    lines, m = throughput.result()
+    assert len(lines) == 1, lines
+    told = dict(pair.split("=") for pair in lines[0].split(" throughput ")[1].split())
+    # 300 tokens of prompts, two blocks of 64 of them found in the cache, in about ten seconds.
+    assert 172 / 11 < float(told["prompt_tokens_per_s"]) < 172 / 9.5
+    assert 40 / 11 < float(told["generated_tokens_per_s"]) < 40 / 9.5
+    assert told["hit_rate"] == f"{128 / 300:.3f}"
+    assert (told["running"], told["waiting"], told["kv_use"]) == ("0", "0", "0.000")
+    assert m["quire_generated_tokens_per_second"] == 0
