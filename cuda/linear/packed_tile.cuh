@@ -28,6 +28,12 @@
 
 typedef __nv_bfloat16 bf16;
 
+/* Of tiles, only these kernels' have so many rows. */
+#define SM90_LIST80                                                                                \
+    SM90_LIST64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+SM90_REGISTER_A(160, SM90_LIST80, 80, 81, 82, 83, 84, 85, SM90_D64(d, 0), SM90_D16(d, 64))
+SM90_REGISTER_A(192, SM90_LIST96, 96, 97, 98, 99, 100, 101, SM90_D64(d, 0), SM90_D32(d, 64))
+
 enum {
     GROUP_THREADS = 128, /* of a warpgroup */
     STRIP = STRIP_ROWS,
@@ -86,7 +92,7 @@ struct packed_params {
     struct product p;
     uint32_t n_tiles, n_row_tiles;           /* of outputs, and of rows */
     uint32_t rows_at_once;                   /* row tiles */
-    uint32_t n_items, n_splits;              /* n_items: tiles times shares */
+    uint32_t n_whole, n_items, n_splits;     /* whole tiles; these and shares of the others */
     uint32_t block_shift, scale_strip_bytes; /* log2 of a block's columns; of a stage */
 };
 

@@ -19,7 +19,7 @@ static cudaError_t start_packed(const struct product *p, const struct packed_wid
     const enum packed_wide_format format = packed_wide_find_format(&p->w_format);
     if (format == N_PACKED_WIDE_FORMATS || device->n_clusters[1] == 0) return cudaErrorNotSupported;
     const struct packed_wide_cut cut = packed_wide_choose_cut(p, device);
-    launch.n_multiprocessors = device->n_clusters[1];
+    launch.n_multiprocessors = device->n_clusters[cut.n_splits] * cut.n_splits;
     return all_kernels[format]->launch[cut.tile](p, cut.n_splits, launch);
 }
 

@@ -2,9 +2,10 @@
  * packed_wide_4_bits.cu and packed_wide_8_bits.cu have its kernels, packed_tile.cuh what happens
  * inside of a tile.
  *
- *   split       where tiles are too few for the device, the blocks of a cluster have shares of a
- *               tile's columns; each adds up the sums of some rows, which the others put into its
- *               shared memory
+ *   wave        a tile for each block, at the same time
+ *   split       in the last wave, where tiles are too few for the device, the blocks of a cluster
+ *               have shares of a tile's columns; each adds up the sums of some rows, which the
+ *               others put into its shared memory
  *   order       rows_at_once row tiles against all outputs, tile after tile of these; then the next
  *               row tiles.  So x stays in L2 while all of W passes through
  *   producers   one thread asks for W, which never changes, so it fills the ring before the kernel
@@ -19,19 +20,23 @@
 
 #include "cuda/linear/packed_tile.cuh"
 
-/* An item is the stages [begin, end) of a tile, from this strip of a part and this row on. */
+/* An item is the stages [begin, end) of a tile, from this strip of a part and this row on.  It is
+ * one of n_shares. */
 struct packed_item {
-    uint32_t part, strip, row, begin, end;
+    uint32_t part, strip, row, begin, end, n_shares;
 };
 
 /* Returns item number i, below n_items.  Row tiles of the same weights follow each other, at most
- * rows_at_once of them.  With several shares a tile's shares are neighbours, a block each. */
+ * rows_at_once of them.  The first n_whole items are whole tiles.  Behind them a tile's shares are
+ * neighbours, a block each. */
 template <class Plan>
 static __device__ __forceinline__ struct packed_item find_item(const struct packed_params &w,
                                                                uint32_t i) {
+    const bool is_whole = i < w.n_whole;
     const uint32_t n_stages = (w.p.n_in + Plan::COLUMNS - 1) / Plan::COLUMNS,
-                   split = i % w.n_splits;
-    i /= w.n_splits;
+                   n_shares = is_whole ? 1 : w.n_splits,
+                   split = is_whole ? 0 : (i - w.n_whole) % n_shares;
+    if (!is_whole) i = w.n_whole + (i - w.n_whole) / n_shares;
     const uint32_t most = w.rows_at_once * w.n_tiles, first = i / most * w.rows_at_once,
                    n = min(w.rows_at_once, w.n_row_tiles - first), at = i % most;
     uint32_t tile = at / n;
@@ -47,8 +52,9 @@ static __device__ __forceinline__ struct packed_item find_item(const struct pack
         tile -= n_tiles;
     }
     item.strip = tile * per_tile;
-    item.begin = n_stages * split / w.n_splits;
-    item.end = n_stages * (split + 1) / w.n_splits;
+    item.begin = n_stages * split / n_shares;
+    item.end = n_stages * (split + 1) / n_shares;
+    item.n_shares = n_shares;
     return item;
 }
 
@@ -224,7 +230,7 @@ static __device__ __forceinline__ void write_f32(const struct packed_params &w,
     }
 }
 
-/* Makes results of an item's sums and writes them.  It changes sums.  With several shares all
+/* Makes results of an item's sums and writes them.  It changes sums.  If the item is a share, all
  * blocks of the cluster must call it. */
 template <class Plan>
 static __device__ __forceinline__ void finish(const struct packed_params &w, Plan *plan,
@@ -232,7 +238,7 @@ static __device__ __forceinline__ void finish(const struct packed_params &w, Pla
                                               const struct packed_rows &mine,
                                               typename Plan::accumulator &sums) {
     const struct packed_results r = find_results(w, item, plan);
-    if (w.n_splits > 1) add_shares<Plan>(w, plan, mine, sums);
+    if (item.n_shares > 1) add_shares<Plan>(w, plan, mine, sums);
     apply_rows<Plan>(w, r, sums);
     if (w.p.y_f32) {
         write_f32<Plan>(w, r, mine, sums);
@@ -245,17 +251,17 @@ static __device__ __forceinline__ void finish(const struct packed_params &w, Pla
     write_results<Plan>(w, r, mine);
 }
 
-/* Returns the groups of 8 rows of a tile that the block writes.  These are all, or its part of them
- * where the blocks of a cluster have shares. */
+/* Returns the groups of 8 rows of an item's tile that the block writes.  These are all, or its part
+ * of them where the blocks of a cluster have shares. */
 template <class Plan>
-static __device__ __forceinline__ struct packed_rows find_rows(const struct packed_params &w) {
-    const int n = Plan::ROWS / 8, rank = (int)(blockIdx.x % w.n_splits), of = (int)w.n_splits;
+static __device__ __forceinline__ struct packed_rows find_rows(const struct packed_item &item) {
+    const int n = Plan::ROWS / 8, of = (int)item.n_shares, rank = (int)blockIdx.x % of;
     return {n * rank / of, n * (rank + 1) / of};
 }
 
 /* Does the consumers' part of the kernel; each of their threads calls it once.  It multiplies
- * what the producers copy and writes the results of each of the block's items.  With several
- * shares a block has one item only, because shares are exchanged where the ring has been. */
+ * what the producers copy and writes the results of each of the block's items.  A share is the
+ * block's last item, because shares are exchanged where the ring has been. */
 template <class Plan>
 static __device__ __forceinline__ void consume(const struct packed_params &w, Plan *plan) {
     typename Plan::place at = {0, 0};
@@ -264,15 +270,15 @@ static __device__ __forceinline__ void consume(const struct packed_params &w, Pl
         const struct packed_item item = find_item<Plan>(w, i);
         typename Plan::accumulator sums;
         if (w.p.accumulate && !w.p.y_f32)
-            read_old<Plan>(w, find_results(w, item, plan), find_rows<Plan>(w));
+            read_old<Plan>(w, find_results(w, item, plan), find_rows<Plan>(item));
         multiply<Plan>(w, item.begin, item.end, threadIdx.x / 32, plan, &at, sums);
-        finish<Plan>(w, plan, find_item<Plan>(w, i), find_rows<Plan>(w), sums);
+        const struct packed_item again = find_item<Plan>(w, i);
+        finish<Plan>(w, plan, again, find_rows<Plan>(again), sums);
     }
 }
 
 /* The kernel: N_CONSUMERS threads multiply, and one thread of each of the two warps behind them
- * copies.  The blocks take items in turn.  With several shares the grid has a block for each item,
- * in clusters of n_splits: consume() says why. */
+ * copies.  The blocks take items in turn, in clusters of n_splits. */
 template <class Plan>
 static __global__ void __launch_bounds__(Plan::N_THREADS, 1)
     packed_kernel(const __grid_constant__ struct packed_params w) {
@@ -302,8 +308,9 @@ static __global__ void __launch_bounds__(Plan::N_THREADS, 1)
 
 /* ---- host ---- */
 
-/* Starts the kernel for a product that this plan fits, with n_splits shares of the columns for
- * each tile.  Returns CUDA's error. */
+/* Starts the kernel for a product that this plan fits.  Tiles that do not fill a wave have n_splits
+ * shares each of their columns.  launch.n_multiprocessors blocks run at the same time.  Returns
+ * CUDA's error. */
 template <class Plan>
 static cudaError_t launch_packed(const struct product *p, uint32_t n_splits, struct launch launch) {
     struct packed_params w = {};
@@ -316,13 +323,16 @@ static cudaError_t launch_packed(const struct product *p, uint32_t n_splits, str
         w.n_tiles += (p->parts[i].n_out + per_tile - 1) / per_tile;
     w.n_row_tiles = (p->n_rows + Plan::ROWS - 1) / Plan::ROWS;
     w.rows_at_once = 2048 / Plan::ROWS;
-    w.n_items = w.n_row_tiles * w.n_tiles * n_splits;
+    const uint32_t n_all = w.n_row_tiles * w.n_tiles, most = launch.n_multiprocessors;
+    w.n_whole = n_splits > 1 ? n_all / most * most : n_all;
+    w.n_items = w.n_whole + (n_all - w.n_whole) * n_splits;
     cudaError_t rc =
         tensor_map_matrix(&w.x, p->x, p->n_rows, p->n_in, (uint64_t)p->n_in * 2, Plan::ROWS);
     if (!rc) rc = describe_weights<Plan>(&w, p, 1);
     if (rc) return rc;
-    const uint32_t most = launch.n_multiprocessors, n_waves = (w.n_items + most - 1) / most,
-                   n_blocks = n_splits > 1 ? w.n_items : (w.n_items + n_waves - 1) / n_waves;
+    const uint32_t n_waves = (w.n_items + most - 1) / most,
+                   n_blocks =
+                       n_splits > 1 ? min(w.n_items, most) : (w.n_items + n_waves - 1) / n_waves;
     return launch_clusters(launch, packed_kernel<Plan>, n_splits, n_blocks, Plan::N_THREADS,
                            sizeof(Plan), w);
 }
@@ -363,7 +373,8 @@ template <class Format> static constexpr struct packed_wide_kernels kernels_of()
     return list_kernels<
         packed_plan<Format, 16, 4>, packed_plan<Format, 16, 2>, packed_plan<Format, 32, 4>,
         packed_plan<Format, 32, 2>, packed_plan<Format, 64, 4>, packed_plan<Format, 64, 2>,
-        packed_plan<Format, 128, 4>, packed_plan<Format, 128, 2>, packed_plan<Format, 256, 2>>();
+        packed_plan<Format, 128, 4>, packed_plan<Format, 128, 2>, packed_plan<Format, 160, 2>,
+        packed_plan<Format, 192, 2>, packed_plan<Format, 256, 2>>();
 }
 
 #endif

@@ -55,22 +55,28 @@ static uint32_t count_tiles(const struct product *p, const struct packed_wide_ti
 
 /* Estimates a product's clocks.  The numbers were fitted to measured products.  wgmma takes half a
  * clock for each row of x and 16 columns of a warpgroup.  What a stage waits for besides grows with
- * the warpgroups.  Shares of sums move 12 bytes in a clock. */
+ * the warpgroups, and counts more where stages have fewer columns.  Shares of sums move 12 bytes in
+ * a clock.  Behind whole tiles the blocks of a cluster come to their shares at different times. */
 static double estimate_clocks(const struct product *p, struct packed_wide_cut cut,
                               const struct packed_wide_device *device) {
     const struct packed_wide_tile *tile = &packed_wide_tiles[cut.tile];
-    const double n_units = ceil(ceil((double)p->n_in / UNIT_COLUMNS) / cut.n_splits),
-                 unit = hypot(2.0 * tile->groups * tile->rows, 110.0 * tile->groups + 50),
+    const double n_units = ceil((double)p->n_in / UNIT_COLUMNS),
+                 wait = (110.0 * tile->groups + 50) * (tile->rows > 128 ? 1.6 : 1),
+                 unit = hypot(2.0 * tile->groups * tile->rows, wait),
                  others = 1 - 1.0 / cut.n_splits,
                  sums = others * tile->groups * GROUP_OUTPUTS * tile->rows * sizeof(float),
                  exchange = cut.n_splits > 1 ? 2500 + 2 * sums / 12 : 0,
                  finish = 500 + 0.1 * tile->groups * GROUP_OUTPUTS * tile->rows;
-    const uint32_t n_tiles = count_tiles(p, tile), at_once = device->n_clusters[cut.n_splits],
-                   n_waves = at_once ? (uint32_t)div_up(n_tiles, at_once) : 0;
+    const uint32_t n_tiles = count_tiles(p, tile), n_clusters = device->n_clusters[cut.n_splits],
+                   at_once = n_clusters * cut.n_splits;
+    if (at_once == 0) return INFINITY;
+    const uint32_t n_waves = n_tiles / at_once, n_left = n_tiles % at_once;
+    const double meet = cut.n_splits > 1 && n_waves > 0 ? 6000 : 0;
     /* Blocks that wait for each other must run at the same time, and each has a stage. */
-    if (n_waves == 0 || (cut.n_splits > 1 && n_waves > 1)) return INFINITY;
+    if (cut.n_splits > 1 && (n_left == 0 || n_left > n_clusters)) return INFINITY;
     if (cut.n_splits > div_up(p->n_in, PACKED_WIDE_STAGE_COLUMNS)) return INFINITY;
-    return n_waves * (n_units * unit + finish) + exchange;
+    return n_waves * (n_units * unit + finish) +
+           (n_left > 0) * (ceil(n_units / cut.n_splits) * unit + finish + exchange + meet);
 }
 
 struct packed_wide_cut packed_wide_choose_cut(const struct product *p,

@@ -2,8 +2,9 @@
  *
  *   tile    rows of x against 64 outputs for each of a block's warpgroups; if gated, half of them
  *           are gate's and half up's
- *   split   the blocks of a cluster have shares of a tile's columns, where tiles are too few
  *   wave    a tile for each block, at the same time
+ *   split   in the last wave the blocks of a cluster have shares of a tile's columns, where tiles
+ *           are too few
  *
  * All functions only calculate.  Thread: any.  Memory: none. */
 #ifndef CUDA_LINEAR_PACKED_WIDE_CUT_H
@@ -40,13 +41,14 @@ enum packed_wide_format {
 enum packed_wide_format packed_wide_find_format(const struct weight_format *format);
 
 enum {
-    N_PACKED_WIDE_TILES = 9,
+    N_PACKED_WIDE_TILES = 11,
     PACKED_WIDE_STAGE_COLUMNS = 128 /* of x and W that a block multiplies at a time, at most */
 };
 static const struct packed_wide_tile {
     uint32_t rows, groups;
-} packed_wide_tiles[N_PACKED_WIDE_TILES] = {{16, 4}, {16, 2},  {32, 4},  {32, 2}, {64, 4},
-                                            {64, 2}, {128, 4}, {128, 2}, {256, 2}};
+} packed_wide_tiles[N_PACKED_WIDE_TILES] = {{16, 4},  {16, 2},  {32, 4},  {32, 2},
+                                            {64, 4},  {64, 2},  {128, 4}, {128, 2},
+                                            {160, 2}, {192, 2}, {256, 2}};
 
 struct packed_wide_cut {
     uint32_t tile; /* of packed_wide_tiles */

@@ -26,8 +26,10 @@ TEST(blocks_of_a_cluster_run_at_the_same_time) {
         uint32_t n_tiles = 0;
         for (uint32_t i = 0; i < (p.gated ? 1 : p.n_parts); i++)
             n_tiles += (p.parts[i].n_out + width - 1) / width;
-        assert_true(n_tiles * ((p.n_rows + tile->rows - 1) / tile->rows) <=
-                    h200.n_clusters[cut.n_splits]);
+        const uint32_t n_clusters = h200.n_clusters[cut.n_splits],
+                       n_all = n_tiles * ((p.n_rows + tile->rows - 1) / tile->rows),
+                       n_left = n_all % (n_clusters * cut.n_splits);
+        assert_in_range(n_left, 1, n_clusters);
         assert_true((cut.n_splits - 1) * PACKED_WIDE_STAGE_COLUMNS < p.n_in);
     }
 }
@@ -42,7 +44,10 @@ TEST(the_fastest_cuts_are_chosen) {
                    {32, {32, 2, 2}, {32, 2, 3}, {32, 4, 1}, {32, 2, 3}},
                    {64, {64, 2, 2}, {32, 2, 2}, {64, 4, 1}, {64, 2, 3}},
                    {128, {64, 2, 1}, {64, 2, 2}, {128, 4, 1}, {64, 2, 2}},
-                   {512, {256, 2, 1}, {128, 2, 1}, {128, 2, 1}, {128, 2, 1}}};
+                   {320, {64, 4, 1}, {160, 2, 2}, {160, 2, 2}, {160, 2, 2}},
+                   {384, {192, 2, 1}, {128, 2, 1}, {192, 2, 2}, {192, 2, 2}},
+                   {512, {128, 2, 2}, {128, 2, 1}, {128, 2, 1}, {128, 2, 1}},
+                   {768, {160, 2, 1}, {192, 2, 1}, {192, 2, 1}, {192, 2, 1}}};
     for (size_t i = 0; i < sizeof(fastest) / sizeof(fastest[0]); i++) {
         const struct product products[] = {
             {.n_in = 4096,
