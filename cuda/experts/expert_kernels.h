@@ -16,8 +16,8 @@ extern "C" {
 struct choose_params {
     const float *logits; /* [n_rows, n_experts] */
     const float *gates;  /* [n_rows]: products of the shared expert's gate, or NULL */
-    const void *bias, *choice_bias;
-    enum element bias_dtype, choice_bias_dtype;
+    const void *bias, *choice_bias, *factors;
+    enum element bias_dtype, choice_bias_dtype, factors_dtype;
     struct routing routing;
     uint32_t n_rows, n_experts, n_used;
     uint32_t *experts;

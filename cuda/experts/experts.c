@@ -115,12 +115,15 @@ static void *aligned(void *workspace) {
 /* ---- route ---- */
 
 static struct choose_params choose_of(const struct route_args *args) {
-    const struct weight *bias = args->bias, *choice_bias = args->choice_bias;
+    const struct weight *bias = args->bias, *choice_bias = args->choice_bias,
+                        *factors = args->factors;
     return (struct choose_params){
         .bias = bias ? bias->data : NULL,
         .bias_dtype = bias ? bias->format.element : ELEMENT_F32,
         .choice_bias = choice_bias ? choice_bias->data : NULL,
         .choice_bias_dtype = choice_bias ? choice_bias->format.element : ELEMENT_F32,
+        .factors = factors ? factors->data : NULL,
+        .factors_dtype = factors ? factors->format.element : ELEMENT_F32,
         .routing = *args->routing,
         .n_rows = args->n_rows,
         .n_experts = args->router->rows,

@@ -96,14 +96,16 @@ struct row_choice {
     }
 
     /* Makes the shares of the chosen experts final. */
-    __device__ __forceinline__ void finish(float *chosen, float gate) const {
+    __device__ __forceinline__ void finish(float *chosen, const uint32_t *experts,
+                                           float gate) const {
         const struct routing &r = p.routing;
         float sum = 0.0f;
         if (r.kind == ROUTE_SOFTMAX_CHOSEN) softmax(chosen, p.n_used);
         for (uint32_t i = lane; i < p.n_used; i += 32) sum += chosen[i];
         sum = LEAST_SUM + warp_sum(sum);
         for (uint32_t i = lane; i < p.n_used; i += 32)
-            chosen[i] = (r.normalises ? chosen[i] / sum : chosen[i]) * r.factor;
+            chosen[i] = (r.normalises ? chosen[i] / sum : chosen[i]) * r.factor *
+                        (p.factors ? load_element(p.factors, experts[i], p.factors_dtype) : 1.0f);
         if (lane == 0) chosen[p.n_used] = r.shared * gate;
     }
 };
@@ -123,7 +125,7 @@ static __device__ __forceinline__ void choose_row(const struct choose_params &p,
         chosen[r] = c.shares[expert];
     }
     __syncwarp();
-    c.finish(chosen, gate);
+    c.finish(chosen, p.experts + (size_t)row * p.n_used, gate);
 }
 
 static __global__ void __launch_bounds__(32 * ROWS)

@@ -12,9 +12,9 @@ struct route_job {
     struct cpu_backend *cpu;
     const struct route_args *args;
     uint32_t n_experts;
-    float *logits;             /* [n_rows, n_experts], which become shares */
-    float *gates;              /* [n_rows]: products of the shared expert's gate */
-    float *bias, *choice_bias; /* [n_experts], or NULL */
+    float *logits;                       /* [n_rows, n_experts], which become shares */
+    float *gates;                        /* [n_rows]: products of the shared expert's gate */
+    float *bias, *choice_bias, *factors; /* [n_experts], or NULL */
 };
 
 static float sigmoid(float x) {
@@ -87,6 +87,7 @@ static void route_row(const struct route_job *job, uint32_t row) {
     for (uint32_t r = 0; r < n; r++) sum += shares[r];
     for (uint32_t r = 0; r < n; r++)
         shares[r] = (routing->normalises ? shares[r] / sum : shares[r]) * routing->factor;
+    for (uint32_t r = 0; r < n && job->factors; r++) shares[r] *= job->factors[experts[r]];
     shares[n] = routing->shared * (args->shared_gate ? sigmoid(job->gates[row]) : 1);
 }
 
@@ -103,7 +104,7 @@ static float *values_of(const struct cpu_backend *cpu, const struct weight *vect
 }
 
 size_t route_workspace(const struct experts_shape *shape) {
-    return ((size_t)shape->n_rows * (shape->n_experts + 1) + 2 * (size_t)shape->n_experts) *
+    return ((size_t)shape->n_rows * (shape->n_experts + 1) + 3 * (size_t)shape->n_experts) *
            sizeof(float);
 }
 
@@ -119,7 +120,8 @@ int cpu_route(struct backend *be, const struct route_args *args, struct error *e
                             .logits = logits,
                             .gates = gates,
                             .bias = values_of(cpu, args->bias, biases),
-                            .choice_bias = values_of(cpu, args->choice_bias, biases + n_experts)};
+                            .choice_bias = values_of(cpu, args->choice_bias, biases + n_experts),
+                            .factors = values_of(cpu, args->factors, biases + 2 * n_experts)};
     const int rc = cpu_linear(be, &products, err);
     if (rc) return rc;
     pool_run(cpu->pool, route_task, &job, (uint32_t)div_up(args->n_rows, TASK_ROWS));

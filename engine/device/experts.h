@@ -49,6 +49,7 @@ struct route_args {
     const struct weight *bias;        /* [n_experts]: added to the logits; or NULL */
     const struct weight *choice_bias; /* [n_experts]: added to shares where they are compared, not
                                          to those that are used; or NULL */
+    const struct weight *factors; /* [n_experts]: final shares are multiplied by them; or NULL */
     const struct weight
         *shared_gate; /* [1, dim]: the gate is the sigmoid of its product; or NULL */
     void *workspace;

@@ -9,6 +9,8 @@
  *   attn     act [max_rows, as in mixer_widths()]
  *   gate_up  act [max_rows, as in feed_forward_widths()]
  *   ffn      act [max_rows, as in feed_forward_widths()]
+ *   branch   act [max_rows, dim]            of FFN_BOTH: what the layer adds, and
+ *   experts_out act [max_rows, dim]         what its experts give
  *   experts  u32 [max_rows, n_used]         what a router has chosen, and f32 shares of it
  *   part     act [max_rows, dim]            of ranks that share the model (collective.h)
  *   last     act [max_logit_rows, dim]      the rows that need logits, of x
@@ -51,8 +53,8 @@ enum { ARENA_ALIGN = 64, F32_BYTES = 4 };
 
 /* Offsets in bytes from the start of the arena. */
 struct decoder_layout {
-    size_t x, normed, qkv, gates, attn, gate_up, ffn, part, experts, shares, experts_workspace,
-        recurrent_workspace, last, last_attn, logits, long_x, long_qkv, total;
+    size_t x, normed, qkv, gates, attn, gate_up, ffn, part, branch, experts_out, experts, shares,
+        experts_workspace, recurrent_workspace, last, last_attn, logits, long_x, long_qkv, total;
 };
 
 static size_t reserve(struct decoder_layout *plan, size_t rows, size_t cols, size_t element_bytes) {
@@ -63,9 +65,12 @@ static size_t reserve(struct decoder_layout *plan, size_t rows, size_t cols, siz
 }
 
 static void plan_experts(struct decoder_layout *plan, const struct model_config *c,
-                         const struct backend *be, uint32_t n_rows) {
+                         const struct backend *be, uint32_t n_rows, size_t act_bytes) {
     const struct experts_shape shape = feed_forward_experts(c, n_rows);
     if (shape.n_experts == 0) return;
+    const uint32_t width = feed_forward_has_both(c) ? c->dim : 0;
+    plan->branch = reserve(plan, n_rows, width, act_bytes);
+    plan->experts_out = reserve(plan, n_rows, width, act_bytes);
     plan->experts = reserve(plan, n_rows, shape.n_used, sizeof(uint32_t));
     plan->shares = reserve(plan, n_rows, shape.n_used + 1, F32_BYTES);
     plan->experts_workspace = reserve(plan, 1, be->ops->experts->workspace(be, &shape), 1);
@@ -92,7 +97,7 @@ static struct decoder_layout make_plan(const struct model_config *c, const struc
     plan.gate_up = reserve(&plan, rows, ffn.gate_up, act_bytes);
     plan.ffn = reserve(&plan, rows, ffn.ffn, act_bytes);
     if (be->n_ranks > 1) plan.part = reserve(&plan, rows, c->dim, act_bytes);
-    plan_experts(&plan, c, be, rows);
+    plan_experts(&plan, c, be, rows, act_bytes);
     plan_recurrent(&plan, c, be, rows);
     plan.last = reserve(&plan, limits->max_logit_rows, c->dim, act_bytes);
     plan.last_attn = reserve(&plan, limits->max_logit_rows, mixer.attn, act_bytes);
@@ -125,6 +130,8 @@ static int make_arena(struct decoder *d, struct error *err) {
     d->gate_up = base + plan.gate_up;
     d->ffn = base + plan.ffn;
     if (d->be->n_ranks > 1) d->part = base + plan.part;
+    d->branch = base + plan.branch;
+    d->experts_out = base + plan.experts_out;
     d->experts = (uint32_t *)(base + plan.experts);
     d->shares = (float *)(base + plan.shares);
     d->experts_workspace = base + plan.experts_workspace;

@@ -46,9 +46,10 @@ struct decoder {
     void *arena;
     void *x, *normed, *qkv, *gates, *attn, *gate_up, *ffn, *last, *last_attn, *logits, *long_x,
         *long_qkv;
-    void *experts_workspace;   /* of models with experts: as in experts.h */
-    void *recurrent_workspace; /* of models with recurrent layers: as in recurrent.h */
-    void *part;                /* of a rank, or NULL: what it adds to a sum (collective.h) */
+    void *experts_workspace;    /* of models with experts: as in experts.h */
+    void *recurrent_workspace;  /* of models with recurrent layers: as in recurrent.h */
+    void *part;                 /* of a rank, or NULL: what it adds to a sum (collective.h) */
+    void *branch, *experts_out; /* of FFN_BOTH */
     uint32_t *experts;
     float *shares;
     uint32_t *slice_rows;             /* host [max_logit_rows]: rows of the step */

@@ -20,6 +20,15 @@ static int read_number(const struct config_reader *r, const char *key, uint32_t 
     return *out == n ? 0 : config_refuse(r, ERR_INVALID, key, "is not a whole number");
 }
 
+/* Makes a layer's feed-forward part that of `from`. */
+static void place_shape(struct layer_shape *layer, const struct layer_shape *from) {
+    layer->kind = from->kind;
+    layer->ffn_dim = from->ffn_dim;
+    layer->n_experts = from->n_experts;
+    layer->n_used = from->n_used;
+    layer->shared_dim = from->shared_dim;
+}
+
 static int read_required(const struct config_reader *r, const char *key, uint32_t most,
                          uint32_t *out) {
     if (!config_get(r->root, key)) return config_refuse(r, ERR_INVALID, key, "is missing");
@@ -35,16 +44,17 @@ static const char *count_key(const struct config_reader *r, const struct family_
 
 static int read_shape(const struct config_reader *r, const struct family_experts *f,
                       struct layer_shape *shape) {
+    const char *used = f->used ? f->used : "num_experts_per_tok";
     uint32_t n_shared = 0;
     *shape = (struct layer_shape){.kind = FFN_EXPERTS};
     int rc = read_required(r, count_key(r, f), EXPERTS_MAX, &shape->n_experts);
-    if (!rc) rc = read_required(r, "num_experts_per_tok", EXPERTS_MAX_USED, &shape->n_used);
+    if (!rc) rc = read_required(r, used, EXPERTS_MAX_USED, &shape->n_used);
     if (!rc) rc = read_required(r, f->width, MAX_WIDTH, &shape->ffn_dim);
     if (!rc) rc = read_number(r, f->shared_width, MAX_WIDTH, &shape->shared_dim);
     if (!rc) rc = read_number(r, f->shared_count, MAX_SHARED, &n_shared);
     if (rc) return rc;
     if (shape->n_used > shape->n_experts)
-        return config_refuse(r, ERR_INVALID, "num_experts_per_tok", "is more than there are");
+        return config_refuse(r, ERR_INVALID, used, "is more than there are");
     if (f->shared_count) shape->shared_dim = n_shared * shape->ffn_dim;
     return 0;
 }
@@ -94,7 +104,7 @@ static int read_dense_layers(const struct config_reader *r, struct model_config 
         if (!json_is_integer(layer) || json_integer_value(layer) < 0 ||
             json_integer_value(layer) >= c->n_layers)
             return config_refuse(r, ERR_INVALID, key, "has an element that is no layer");
-        c->layers[json_integer_value(layer)] = *dense;
+        place_shape(&c->layers[json_integer_value(layer)], dense);
     }
     return 0;
 }
@@ -110,7 +120,7 @@ static int place_types(const struct config_reader *r, const char *key, const jso
         if (!is_sparse && (!type || strcmp(type, "dense") != 0))
             return config_refuse(r, ERR_UNSUPPORTED, key,
                                  "has a layer that is not dense or sparse");
-        if (is_sparse) c->layers[i] = *shape;
+        if (is_sparse) place_shape(&c->layers[i], shape);
     }
     return 0;
 }
@@ -123,13 +133,13 @@ static int place_experts(const struct config_reader *r, const struct family_expe
     int rc = f->dense_width
                  ? config_read_count(r, r->root, f->dense_width, MAX_WIDTH, &dense.ffn_dim)
                  : 0;
-    for (uint32_t i = 0; !rc && i < c->n_layers; i++) c->layers[i] = dense;
+    for (uint32_t i = 0; !rc && i < c->n_layers; i++) place_shape(&c->layers[i], &dense);
     if (!rc && types) return place_types(r, f->types, types, shape, c);
     if (!rc) rc = read_number(r, f->first_dense, MAX_LAYERS, &n_dense);
     if (!rc && f->has_step)
         rc = config_read_count(r, r->root, "decoder_sparse_step", MAX_LAYERS, &step);
     for (uint32_t i = 0; !rc && i < c->n_layers; i++)
-        if (i >= n_dense && (i + 1) % step == 0) c->layers[i] = *shape;
+        if (i >= n_dense && (i + 1) % step == 0) place_shape(&c->layers[i], shape);
     return rc || !f->has_step ? rc : read_dense_layers(r, c, &dense);
 }
 

@@ -15,6 +15,7 @@ struct model_config;
 /* What a family has.  Of keys NULL: it has none. */
 struct family_experts {
     const char *count; /* key: how many there are */
+    const char *used;  /* key: how many of them a row uses; NULL: 'num_experts_per_tok' */
     const char *width; /* key: rows of an expert's up */
     /* Keys: rows of the shared expert's up, or those in widths of an expert. */
     const char *shared_width, *shared_count;

@@ -68,11 +68,11 @@ static const struct family_experts qwen_moe = {.count = "num_experts",
 #define GEMMA4(...)                                                                                \
     {                                                                                              \
         .qkv_bias = BIAS_AS_SAID, .o_bias = BIAS_AS_SAID, .window = WINDOW_AS_SAID,                \
-        .norm_eps = 1e-6, .read = family_read_gemma4, .qk_norm = true, .v_norm = true,             \
-        .post_norms = true, .own_ffn_norms = true, .layer_scales = true, .ropes = ROPES_BY_WINDOW, \
-        .usual_local_theta = 10000, .needs_window = true, .partial_rotary = 1.0,                   \
-        .usual_theta = 1e6, .usual_head_dim = 256, .caps_as_said = true, .usually_tied = true,     \
-        .scales_embedding = true, .gate = GATE_GELU, __VA_ARGS__                                   \
+        .norm_eps = 1e-6, .tensors = gemma4_tensors, .read = family_read_gemma4, .qk_norm = true,  \
+        .v_norm = true, .post_norms = true, .own_ffn_norms = true, .layer_scales = true,           \
+        .ropes = ROPES_BY_WINDOW, .usual_local_theta = 10000, .needs_window = true,                \
+        .partial_rotary = 1.0, .usual_theta = 1e6, .usual_head_dim = 256, .caps_as_said = true,    \
+        .usually_tied = true, .scales_embedding = true, .gate = GATE_GELU, __VA_ARGS__             \
     }
 
 static const struct model_family families[] = {

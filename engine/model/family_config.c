@@ -10,6 +10,7 @@
 #include "engine/base/error.h"
 #include "engine/model/alibi.h"
 #include "engine/model/config_reader.h"
+#include "engine/model/experts_config.h"
 #include "engine/model/family.h"
 #include "engine/model/family_names.h"
 #include "engine/model/feed_forward.h"
@@ -330,13 +331,29 @@ static int check_gemma4_layers(const struct config_reader *r, const struct model
     return config_refuse(r, ERR_INVALID, "rope_parameters", "is missing");
 }
 
-/* Refuses what only E2B, E4B and 26B-A4B have. */
+/* Gives all layers experts beside their dense parts, where config.json says so. */
+static int read_gemma4_experts(const struct config_reader *r, struct model_config *c) {
+    static const struct family_experts experts = {.count = "num_experts",
+                                                  .used = "top_k_experts",
+                                                  .width = "moe_intermediate_size",
+                                                  .kind = ROUTE_SOFTMAX,
+                                                  .normalises = true};
+    const uint32_t dense_dim = c->layers[0].ffn_dim;
+    bool has_experts = false;
+    int rc = config_read_bool(r, r->root, "enable_moe_block", &has_experts);
+    if (rc || !has_experts) return rc;
+    rc = experts_config_read(r, &experts, c);
+    for (uint32_t i = 0; i < c->n_layers && !rc; i++) {
+        c->layers[i].kind = FFN_BOTH;
+        c->layers[i].dense_dim = dense_dim;
+    }
+    return rc;
+}
+
+/* Refuses what only E2B and E4B have. */
 static int check_gemma4_parts(const struct config_reader *r, const struct model_config *c) {
-    static const struct demand demands[] = {
-        {"enable_moe_block", false, "is true: experts beside a dense part are not supported"}};
     double n_shared = 0, n_inputs = family_find(c->architecture)->usual_layer_inputs;
-    int rc = CHECK_DEMANDS(r, demands);
-    if (!rc) rc = config_read_number(r, r->root, "num_kv_shared_layers", 0, 1024, &n_shared);
+    int rc = config_read_number(r, r->root, "num_kv_shared_layers", 0, 1024, &n_shared);
     if (!rc)
         rc = config_read_number(r, r->root, "hidden_size_per_layer_input", 0, 1 << 16, &n_inputs);
     if (rc) return rc;
@@ -351,6 +368,7 @@ static int check_gemma4_parts(const struct config_reader *r, const struct model_
 int family_read_gemma4(const struct config_reader *r, struct model_config *c) {
     int rc = check_gemma4_parts(r, c);
     if (!rc) rc = check_gemma4_layers(r, c);
+    if (!rc) rc = read_gemma4_experts(r, c);
     c->attn_scale = 1;
     return rc ? rc : read_gemma4_heads(r, c);
 }

@@ -125,6 +125,13 @@ const struct family_name gpt_oss_tensors[] = {
     {NULL, NULL},
 };
 
+const struct family_name gemma4_tensors[] = {
+    {"model.layers.#.mlp.gate", "model.layers.#.router.proj"},
+    {"model.layers.#.mlp.experts.gate_up_proj", "model.layers.#.experts.gate_up_proj"},
+    {"model.layers.#.mlp.experts.down_proj", "model.layers.#.experts.down_proj"},
+    {NULL, NULL},
+};
+
 const struct family_name chatglm_keys[] = {
     {"vocab_size", "padded_vocab_size"},
     {"num_hidden_layers", "num_layers"},

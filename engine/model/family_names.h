@@ -13,6 +13,7 @@ struct family_name {
     const char *usual, *own;
 };
 
+extern const struct family_name gemma4_tensors[];
 extern const struct family_name neox_keys[], neox_tensors[];
 extern const struct family_name opt_keys[], opt_tensors[];
 /* The second list is that of blocks with two norms side by side. */

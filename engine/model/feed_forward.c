@@ -8,22 +8,33 @@
 #include "engine/model/decoder_internal.h"
 #include "engine/model/residual.h"
 
-static int run_gated(struct decoder *d, uint32_t layer, const struct residual_input *input,
-                     uint32_t n_rows, struct error *err) {
-    const struct layer_weights *w = &d->model->layers[layer];
+/* Computes the buffer ffn with gate and up of these matrices. */
+static int run_matrices(struct decoder *d, const struct expert_matrices *m,
+                        const struct residual_input *input, uint32_t n_rows, struct error *err) {
     const struct gated_args gated = {.x = input->x,
                                      .norm = input->norm,
                                      .n_rows = n_rows,
                                      .n_in = d->model->config.dim,
-                                     .gate = &w->gate,
-                                     .up = &w->up,
-                                     .gate_bias = weight_if_present(&w->gate_bias),
-                                     .up_bias = weight_if_present(&w->up_bias),
+                                     .gate = m->gate,
+                                     .up = m->up,
+                                     .gate_bias = m->gate_bias,
+                                     .up_bias = m->up_bias,
                                      .gate_up = d->gate_up,
                                      .out = d->ffn,
                                      .kind = d->model->config.gate,
-                                     .next = &w->down};
+                                     .next = m->down};
     return d->be->ops->gated(d->be, &gated, err);
+}
+
+static int run_gated(struct decoder *d, uint32_t layer, const struct residual_input *input,
+                     uint32_t n_rows, struct error *err) {
+    const struct layer_weights *w = &d->model->layers[layer];
+    const struct expert_matrices m = {.gate = &w->gate,
+                                      .up = &w->up,
+                                      .down = &w->down,
+                                      .gate_bias = weight_if_present(&w->gate_bias),
+                                      .up_bias = weight_if_present(&w->up_bias)};
+    return run_matrices(d, &m, input, n_rows, err);
 }
 
 static int run_plain(struct decoder *d, uint32_t layer, const struct residual_input *input,
@@ -58,6 +69,7 @@ static int route(struct decoder *d, uint32_t layer, const void *x, uint32_t n_ro
                                     .router = &w->router,
                                     .bias = weight_if_present(&w->router_bias),
                                     .choice_bias = weight_if_present(&w->choice_bias),
+                                    .factors = weight_if_present(&w->factors),
                                     .shared_gate = weight_if_present(&w->shared_expert_gate),
                                     .workspace = d->experts_workspace,
                                     .experts = d->experts,
@@ -65,16 +77,13 @@ static int route(struct decoder *d, uint32_t layer, const void *x, uint32_t n_ro
     return d->be->ops->experts->route(d->be, &args, err);
 }
 
-/* Adds what the rows' experts give to the residual stream.  The input is normalised at once,
- * because the router and the experts both read it. */
-static int run_experts(struct decoder *d, uint32_t layer, struct residual_input *input, void *out,
-                       uint32_t n_rows, struct error *err) {
+/* Computes what the experts of rows that are routed give; x, out: act [n_rows, dim]. */
+static int run_routed(struct decoder *d, uint32_t layer, const void *x, void *out, bool overwrites,
+                      uint32_t n_rows, struct error *err) {
     const struct layer_weights *w = &d->model->layers[layer];
     const struct model_config *c = &d->model->config;
-    int rc = residual_norm_now(d, input, n_rows, err);
-    if (!rc) rc = route(d, layer, input->x, n_rows, err);
     const struct experts_args args = {
-        .x = input->x,
+        .x = x,
         .n_rows = n_rows,
         .n_used = c->layers[layer].n_used,
         .experts = d->experts,
@@ -85,10 +94,23 @@ static int run_experts(struct decoder *d, uint32_t layer, struct residual_input 
                    NULL},
         .gate = {c->gate, c->gate_most, c->gate_slope},
         .workspace = d->experts_workspace,
-        .out = d->part ? d->part : out,
-        .overwrites = d->part != NULL};
-    if (!rc) rc = d->be->ops->experts->run(d->be, &args, err);
-    return rc || !d->part ? rc : residual_add_parts(d, out, n_rows, err);
+        .out = out,
+        .overwrites = overwrites};
+    return d->be->ops->experts->run(d->be, &args, err);
+}
+
+/* Adds what the rows' experts give to the residual stream.  The input is normalised at once,
+ * because the router and the experts both read it. */
+static int run_experts(struct decoder *d, uint32_t layer, void *x, uint32_t n_rows,
+                       struct error *err) {
+    const struct layer_weights *w = &d->model->layers[layer];
+    struct residual_input input;
+    int rc = residual_norm(d, x, n_rows, &w->ffn_norm, &w->ffn_norm_bias, &input, err);
+    if (!rc) rc = residual_norm_now(d, &input, n_rows, err);
+    if (!rc) rc = route(d, layer, input.x, n_rows, err);
+    if (!rc)
+        rc = run_routed(d, layer, input.x, d->part ? d->part : x, d->part != NULL, n_rows, err);
+    return rc || !d->part ? rc : residual_add_parts(d, x, n_rows, err);
 }
 
 /* Returns what the residual stream is multiplied by behind the layer; 0: it is not. */
@@ -97,25 +119,88 @@ static float scale_of(const struct decoder *d, uint32_t layer) {
     return d->model->config.layer_scales ? *scale : 0;
 }
 
+/* Norms rows of the model's width into `out`, or adds the norm to what is there. */
+static int norm_rows(struct decoder *d, const void *x, const struct weight *weight, void *out,
+                     bool accumulate, float sum_scale, uint32_t n_rows, struct error *err) {
+    const struct model_config *c = &d->model->config;
+    const struct rmsnorm_args norm = {.x = x,
+                                      .weight = weight,
+                                      .out = out,
+                                      .n_rows = n_rows,
+                                      .dim = c->dim,
+                                      .x_stride = c->dim,
+                                      .out_stride = c->dim,
+                                      .eps = c->norm_eps,
+                                      .n_heads = 1,
+                                      .accumulate = accumulate,
+                                      .sum_scale = sum_scale};
+    return d->be->ops->rmsnorm(d->be, &norm, err);
+}
+
+/* Computes `branch`: the norm of what the dense part gives. */
+static int run_dense(struct decoder *d, uint32_t layer, const void *x, uint32_t n_rows,
+                     struct error *err) {
+    const struct layer_weights *w = &d->model->layers[layer];
+    const struct expert_matrices m = {
+        .gate = &w->dense_gate, .up = &w->dense_up, .down = &w->dense_down};
+    const struct linear_args down = {
+        .x = d->ffn,
+        .n_rows = n_rows,
+        .n_in = m.down->cols,
+        .n_parts = 1,
+        .parts = {{.w = m.down, .y = d->normed, .y_stride = m.down->rows}}};
+    struct residual_input input;
+    int rc = residual_norm(d, x, n_rows, &w->ffn_norm, &w->ffn_norm_bias, &input, err);
+    if (!rc) rc = run_matrices(d, &m, &input, n_rows, err);
+    if (!rc) rc = d->be->ops->linear(d->be, &down, err);
+    return rc ? rc : norm_rows(d, d->normed, &w->dense_post_norm, d->branch, false, 0, n_rows, err);
+}
+
+/* Adds the norm of both parts' sum to the residual stream.  All parts read x. */
+static int run_both(struct decoder *d, uint32_t layer, void *x, uint32_t n_rows,
+                    struct error *err) {
+    const struct layer_weights *w = &d->model->layers[layer];
+    int rc = run_dense(d, layer, x, n_rows, err);
+    if (!rc) rc = norm_rows(d, x, &w->router_norm, d->normed, false, 0, n_rows, err);
+    if (!rc) rc = route(d, layer, d->normed, n_rows, err);
+    if (!rc) rc = norm_rows(d, x, &w->experts_norm, d->normed, false, 0, n_rows, err);
+    if (!rc) rc = run_routed(d, layer, d->normed, d->experts_out, true, n_rows, err);
+    if (!rc)
+        rc = norm_rows(d, d->experts_out, &w->experts_post_norm, d->branch, true, 0, n_rows, err);
+    return rc ? rc
+              : norm_rows(d, d->branch, &w->ffn_post_norm, x, true, scale_of(d, layer), n_rows,
+                          err);
+}
+
 static const struct {
-    /* Computes the buffer ffn from its input: act [n_rows, ffn_dim].  NULL: run() does it all. */
+    /* Computes the buffer ffn from its input: act [n_rows, ffn_dim].  NULL: */
     int (*run_hidden)(struct decoder *d, uint32_t layer, const struct residual_input *input,
                       uint32_t n_rows, struct error *err);
+    /* Adds the whole part to the residual stream. */
+    int (*run_all)(struct decoder *d, uint32_t layer, void *x, uint32_t n_rows, struct error *err);
     uint32_t n_in_gate_up; /* matrices whose products lie in gate_up meanwhile */
     uint32_t n_in_ffn;     /* and in ffn */
     uint32_t n_matrices;   /* of ffn_dim x dim that a row is multiplied with, for each expert */
-} kinds[] = {[FFN_GATED] = {run_gated, 2, 1, 3},
-             [FFN_PLAIN] = {run_plain, 0, 1, 2},
-             [FFN_EXPERTS] = {NULL, 0, 0, 3}};
+} kinds[] = {[FFN_GATED] = {run_gated, NULL, 2, 1, 3},
+             [FFN_PLAIN] = {run_plain, NULL, 0, 1, 2},
+             [FFN_EXPERTS] = {NULL, run_experts, 0, 0, 3},
+             [FFN_BOTH] = {NULL, run_both, 2, 1, 3}};
 
 struct ffn_widths feed_forward_widths(const struct model_config *c) {
     struct ffn_widths most = {0};
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const struct layer_shape *shape = &c->layers[i];
-        most.gate_up = max_u32(most.gate_up, kinds[shape->kind].n_in_gate_up * shape->ffn_dim);
-        most.ffn = max_u32(most.ffn, kinds[shape->kind].n_in_ffn * shape->ffn_dim);
+        const uint32_t dim = shape->kind == FFN_BOTH ? shape->dense_dim : shape->ffn_dim;
+        most.gate_up = max_u32(most.gate_up, kinds[shape->kind].n_in_gate_up * dim);
+        most.ffn = max_u32(most.ffn, kinds[shape->kind].n_in_ffn * dim);
     }
     return most;
+}
+
+bool feed_forward_has_both(const struct model_config *c) {
+    uint32_t i = 0;
+    while (i < c->n_layers && c->layers[i].kind != FFN_BOTH) i++;
+    return i < c->n_layers;
 }
 
 struct experts_shape feed_forward_experts(const struct model_config *c, uint32_t n_rows) {
@@ -132,8 +217,9 @@ struct experts_shape feed_forward_experts(const struct model_config *c, uint32_t
 /* Returns the multiply-adds of a row in a layer, divided by the model's width. */
 static double work_of(const struct layer_shape *shape) {
     const uint32_t n_matrices = kinds[shape->kind].n_matrices;
-    if (shape->kind != FFN_EXPERTS) return (double)n_matrices * shape->ffn_dim;
-    return n_matrices * ((double)shape->n_used * shape->ffn_dim + shape->shared_dim) +
+    if (shape->n_experts == 0) return (double)n_matrices * shape->ffn_dim;
+    return n_matrices *
+               ((double)shape->n_used * shape->ffn_dim + shape->shared_dim + shape->dense_dim) +
            shape->n_experts;
 }
 
@@ -149,10 +235,9 @@ static int run(struct decoder *d, uint32_t layer, void *x, uint32_t n_rows, stru
     const struct layer_weights *w = &d->model->layers[layer];
     const enum ffn_kind kind = d->model->config.layers[layer].kind;
     struct residual_input input;
+    if (kinds[kind].run_all) return kinds[kind].run_all(d, layer, x, n_rows, err);
     const int rc = residual_norm(d, x, n_rows, &w->ffn_norm, &w->ffn_norm_bias, &input, err);
-    if (rc) return rc;
-    return kinds[kind].run_hidden ? kinds[kind].run_hidden(d, layer, &input, n_rows, err)
-                                  : run_experts(d, layer, &input, x, n_rows, err);
+    return rc ? rc : kinds[kind].run_hidden(d, layer, &input, n_rows, err);
 }
 
 /* Multiplies what attention gives with its output gate, if the layer has one.  The gate is a
@@ -179,7 +264,7 @@ int feed_forward_run(struct decoder *d, uint32_t layer, void *attn_out, void *x,
                      struct error *err) {
     const struct layer_weights *w = &d->model->layers[layer];
     const bool parallel = d->model->config.parallel;
-    const bool has_down = d->model->config.layers[layer].kind != FFN_EXPERTS;
+    const bool has_down = !kinds[d->model->config.layers[layer].kind].run_all;
     const struct residual_term terms[] = {{attn_out, &w->o, &w->o_bias},
                                           {d->ffn, &w->down, &w->down_bias}};
     /* A parallel block reads x as attention did, before attention is added. */

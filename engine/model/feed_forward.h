@@ -17,12 +17,13 @@ struct experts_shape;
 struct model_config;
 
 enum ffn_kind {
-    FFN_GATED,  /* down(gate(x) * up(x)), with model_config.gate of gate(x) */
-    FFN_PLAIN,  /* down(up(x)), with model_config.act of up(x) */
-    FFN_EXPERTS /* several of FFN_GATED, of which each row uses some (experts.h) */
+    FFN_GATED,   /* down(gate(x) * up(x)), with model_config.gate of gate(x) */
+    FFN_PLAIN,   /* down(up(x)), with model_config.act of up(x) */
+    FFN_EXPERTS, /* several of FFN_GATED, of which each row uses some (experts.h) */
+    FFN_BOTH     /* FFN_GATED and FFN_EXPERTS, each with norms of its own; their sum is normed */
 };
 
-/* What the layers of a model may differ in; but all of FFN_EXPERTS are of one shape, as are all
+/* What the layers of a model may differ in; but all with experts are of one shape, as are all
  * that are recurrent (model_config.recurrent). */
 struct layer_shape {
     bool is_recurrent; /* it has a recurrent state in place of attention (recurrent_layer.h) */
@@ -35,9 +36,10 @@ struct layer_shape {
     bool k_is_v; /* it has no v of its own: values are the keys before their norm and rotation */
     /* Its feed-forward part: */
     enum ffn_kind kind;
-    uint32_t ffn_dim; /* rows of up, and of gate */
-    /* Of FFN_EXPERTS: how many there are, how many of them a row uses, and the rows of the shared
-     * expert's up; 0: there is none. */
+    uint32_t ffn_dim;   /* rows of up, and of gate */
+    uint32_t dense_dim; /* of FFN_BOTH: the same of the dense part; ffn_dim is that of an expert */
+    /* Of layers with experts: how many there are, and how many of them a row uses.  Then the rows
+     * of the shared expert's up; 0: there is none. */
     uint32_t n_experts, n_used, shared_dim;
 };
 
@@ -48,6 +50,8 @@ struct ffn_widths {
 
 /* Returns the widths that the model's widest layers need. */
 struct ffn_widths feed_forward_widths(const struct model_config *config);
+/* Returns true if some layer is FFN_BOTH. */
+bool feed_forward_has_both(const struct model_config *config);
 /* Returns the sizes of the model's experts, for steps of n_rows; n_experts 0: it has none. */
 struct experts_shape feed_forward_experts(const struct model_config *config, uint32_t n_rows);
 /* Returns the multiply-adds of one row in a feed-forward part, the mean of the model's layers.  Of

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -253,7 +254,8 @@ static int prepare(struct loader *l, struct weight *host, uint64_t *bytes) {
     if (moves_rows(&l->query)) rc = reorder(l, host);
     const bool is_from_1 = model->config.norms_from_one && !rule->is_from_0;
     const float more = rule->is_norm && is_from_1 ? 1 : 0;
-    const float scale = rule->is_last && model->config.logit_scale ? model->config.logit_scale : 1;
+    float scale = rule->is_last && model->config.logit_scale ? model->config.logit_scale : 1;
+    if (rule->over_root) scale = 1 / sqrtf((float)model->config.dim);
     return rc || (more == 0 && scale == 1) ? rc : adjust(l, more, scale, host);
 }
 

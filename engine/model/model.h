@@ -76,9 +76,9 @@ struct model_config {
     float attn_softcap, logit_softcap; /* 0: none */
     float query_beta; /* as in rope_append_args; 0: queries are not scaled by their position */
     uint32_t query_period;
-    enum gate_kind gate;              /* of FFN_GATED, and of FFN_EXPERTS: */
+    enum gate_kind gate;              /* of FFN_GATED, and of experts: */
     float gate_most, gate_slope;      /* as in struct expert_gate */
-    struct routing routing;           /* of FFN_EXPERTS */
+    struct routing routing;           /* of experts */
     enum expert_layout expert_layout; /* set once the files are open */
     bool experts_in_columns;          /* plain fused experts are EXPERTS_COLUMNS */
     uint32_t n_guess_layers; /* behind the last layer, in the checkpoint: they guess tokens */
@@ -133,6 +133,9 @@ struct layer_weights {
     struct weight attn_post_norm, ffn_post_norm;
     struct weight ffn_norm, gate, up, down, gate_bias, up_bias, down_bias; /* stacks of experts */
     struct weight router, router_bias, choice_bias;
+    /* Of FFN_BOTH.  The router reads a norm of its own; factors as in struct route_args. */
+    struct weight dense_gate, dense_up, dense_down, dense_post_norm;
+    struct weight router_norm, factors, experts_norm, experts_post_norm;
     struct weight shared_gate, shared_up, shared_down, shared_expert_gate;
 };
 

@@ -164,6 +164,22 @@ static const struct weight_rule layer_rules[] = {
     {.name = "model.layers.#.linear_attn.out_proj.weight", .at = IN_LAYER(o),
      .rows = SIDE_DIM, .cols = SIDE_VALUES, .with = TRAIT_RECURRENT},
 
+    {.name = "model.layers.#.mlp.gate_proj.weight", .at = IN_LAYER(dense_gate),
+     .rows = SIDE_DENSE, .cols = SIDE_DIM, .with = TRAIT_BOTH},
+    {.name = "model.layers.#.mlp.up_proj.weight", .at = IN_LAYER(dense_up),
+     .rows = SIDE_DENSE, .cols = SIDE_DIM, .with = TRAIT_BOTH},
+    {.name = "model.layers.#.mlp.down_proj.weight", .at = IN_LAYER(dense_down),
+     .rows = SIDE_DIM, .cols = SIDE_DENSE, .with = TRAIT_BOTH},
+    {.name = "model.layers.#.post_feedforward_layernorm_1.weight", .at = IN_LAYER(dense_post_norm),
+     .rows = SIDE_VECTOR, .cols = SIDE_DIM, .with = TRAIT_BOTH, .is_norm = true},
+    {.name = "model.layers.#.pre_feedforward_layernorm_2.weight", .at = IN_LAYER(experts_norm),
+     .rows = SIDE_VECTOR, .cols = SIDE_DIM, .with = TRAIT_BOTH, .is_norm = true},
+    {.name = "model.layers.#.post_feedforward_layernorm_2.weight", .at = IN_LAYER(experts_post_norm),
+     .rows = SIDE_VECTOR, .cols = SIDE_DIM, .with = TRAIT_BOTH, .is_norm = true},
+    {.name = "model.layers.#.router.scale", .at = IN_LAYER(router_norm),
+     .rows = SIDE_VECTOR, .cols = SIDE_DIM, .with = TRAIT_BOTH, .is_norm = true, .over_root = true},
+    {.name = "model.layers.#.router.per_expert_scale", .at = IN_LAYER(factors),
+     .rows = SIDE_VECTOR, .cols = SIDE_EXPERTS, .with = TRAIT_BOTH, .is_norm = true},
     {.name = "model.layers.#.layer_scalar", .at = IN_LAYER(scale),
      .rows = SIDE_VECTOR, .cols = SIDE_ONE, .with = TRAIT_LAYER_SCALES, .is_norm = true, .is_host = true},
     {.name = "model.layers.#.mlp.gate_proj.weight", .at = IN_LAYER(gate),
@@ -320,6 +336,7 @@ static unsigned traits_of(const struct model_config *c, const struct layer_shape
         {c->n_ranks > 1, TRAIT_SHARED},
         {shape && shape->k_is_v, TRAIT_K_IS_V},
         {c->layer_scales, TRAIT_LAYER_SCALES},
+        {shape && shape->kind == FFN_BOTH, TRAIT_BOTH},
     };
     unsigned traits = 0;
     for (size_t i = 0; i < COUNT(all); i++)
@@ -359,6 +376,7 @@ uint32_t weights_side(enum weight_side side, const struct model_config *config,
     case SIDE_QK: return q + kv;
     case SIDE_QKV: return q + 2 * kv;
     case SIDE_FFN: return shape->ffn_dim;
+    case SIDE_DENSE: return shape->dense_dim;
     case SIDE_GATE_UP: return 2 * shape->ffn_dim;
     case SIDE_HEAD: return heads.head_dim;
     case SIDE_HEADS: return config->n_heads;

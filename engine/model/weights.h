@@ -27,6 +27,7 @@ enum weight_side {
     SIDE_QK,
     SIDE_QKV,
     SIDE_FFN,
+    SIDE_DENSE,
     SIDE_GATE_UP,
     SIDE_HEAD,
     SIDE_HEADS,
@@ -76,6 +77,7 @@ enum weight_trait {
     TRAIT_OUTPUT_GATE = 67108864,
     TRAIT_K_IS_V = 134217728,
     TRAIT_LAYER_SCALES = 268435456,
+    TRAIT_BOTH = 536870912,
     TRAIT_SHARED = 1 << 30 /* several ranks have it, each a part */
 };
 
@@ -97,6 +99,7 @@ struct weight_rule {
     bool is_rotary; /* its rows are q's or k's (rotary_order.h) */
     bool is_table;  /* its rows are looked up */
     bool is_last;   /* of the norm before the logits (model_config.logit_scale) */
+    bool over_root; /* it is divided by the root of the model's width */
     bool is_host;   /* the decoder reads it, as f32; the device does not get it */
     /* It is added to a product whose columns ranks share (model_share.h).  Rank 0 alone has it, so
      * that the sum over the ranks has it once. */

@@ -252,6 +252,7 @@ class Model:
         self.softmax_type = ("learnable" if self.family == "GptOss"
                              else c.get("softmax_type", "vanilla"))
         self.experts = experts_of(c, self.family)
+        self.n_experts_used = c.get("top_k_experts")  # Gemma's
         self.weights = stacked(usual_tensors(self.family, {
             name: values.astype(numpy.float64)
             for name, values in checkpoint.read_tensors(directory).items()}))
@@ -384,6 +385,8 @@ class Model:
 
     def feed_forward(self, i, x):
         layer = f"model.layers.{i}."
+        if layer + "router.proj.weight" in self.weights:
+            return self.norm(layer + "post_feedforward_layernorm", self.through_both(i, x))
         before = "pre_feedforward_layernorm" if self.is_gemma else "post_attention_layernorm"
         after = ("post_feedforward_layernorm" if self.is_gemma or self.norms_behind
                  else "post_mlp_layernorm")
@@ -398,6 +401,26 @@ class Model:
         else:
             up = self.activate(up)
         return self.branch_scale * self.norm(layer + after, self.linear(i, "mlp.down_proj", up))
+
+    def through_both(self, i, x):
+        """The sum of what Gemma's dense part and its experts give, each with norms of its own."""
+        layer, w = f"model.layers.{i}.", self.weights
+        y = self.norm(layer + "pre_feedforward_layernorm", x)
+        up = self.linear(i, "mlp.up_proj", y) * self.activate(self.linear(i, "mlp.gate_proj", y))
+        dense = self.linear(i, "mlp.down_proj", up)
+        routed = rms_norm(x, w[layer + "router.scale"], self.eps) * x.shape[-1] ** -0.5
+        inputs, out = self.norm(layer + "pre_feedforward_layernorm_2", x), []
+        for row, logits in zip(inputs, self.linear(i, "router.proj", routed)):
+            shares = softmax(logits)
+            chosen = numpy.argsort(-shares)[:self.n_experts_used]
+            total, y = shares[chosen].sum(), 0
+            for expert in chosen:
+                gate, up = numpy.split(w[layer + "experts.gate_up_proj"][expert] @ row, 2)
+                share = shares[expert] / total * w[layer + "router.per_expert_scale"][expert]
+                y = y + share * (w[layer + "experts.down_proj"][expert] @ (self.activate(gate) * up))
+            out.append(y)
+        return (self.norm(layer + "post_feedforward_layernorm_1", dense)
+                + self.norm(layer + "post_feedforward_layernorm_2", numpy.array(out)))
 
     def through_experts(self, i, x):
         """What a layer's experts make of each row, the shared one among them."""

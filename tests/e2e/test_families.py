@@ -34,7 +34,8 @@ FAMILIES = {"llama": "gqa-f32-sharded", "mistral": "mistral-gqa-bf16-head128-win
 NEWER = {"smollm3": "smollm3-gqa-bf16-head32", "olmo3": "olmo3-gqa-f16-head16-yarn",
          "granite": "granite-gqa-bf16-head16", "ministral3": "ministral3-gqa-bf16-head32",
          "cohere2": "cohere2-gqa-f16-head32-window", "exaone4": "exaone4-gqa-bf16-head16-window",
-         "gemma4": "gemma4-gqa-bf16-head64-128", "gpt_oss": "gptoss-gqa-bf16-head32-mxfp4", "glm4_moe": "glm4moe-gqa-bf16-head64-groups"}
+         "gemma4": "gemma4-gqa-bf16-head64-128",
+         "gemma4_moe": "gemma4-gqa-bf16-head32-experts", "gpt_oss": "gptoss-gqa-bf16-head32-mxfp4", "glm4_moe": "glm4moe-gqa-bf16-head64-groups"}
 # Those that add no arithmetic to the ones above.
 LONG = {"olmo2": "olmo2-gqa-bf16-head16", "seed_oss": "seed_oss-gqa-bf16-head32",
         "cohere": "cohere-gqa-bf16-head16", "qwen3_moe": "qwen3moe-gqa-bf16-head64",
@@ -43,7 +44,7 @@ CHECKPOINTS = {**FAMILIES, **NEWER, **(LONG if os.environ.get("QUIRE_TEST_LONG")
 every_family = pytest.mark.parametrize("family", CHECKPOINTS)
 ALL_WINDOWS = ("mistral", "mixtral")
 WINDOWS = {"mistral": 101, "some_windows": 64, "gemma2": 50, "gemma3": 50, "mixtral": 50,
-           "gpt_oss": 40, "gemma4": 50}
+           "gpt_oss": 40, "gemma4": 50, "gemma4_moe": 50}
 N_VOCAB, CONTEXT = 131, 512
 
 

@@ -39,6 +39,7 @@ static const char *const tiny_models[] = {
     "gemma3-mqa-f16-head128-linear",
     "gemma3-gqa-bf16-head256-linear",
     "gemma4-gqa-bf16-head64-128",
+    "gemma4-gqa-bf16-head32-experts",
     "gemma4-mqa-f16-head256-512",
     "chatglm-gqa-bf16-head64",
     "chatglm-mha-f16-head32-ratio",
