@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 TEMPLATES = sorted(path.stem for path in (ROOT / "tests/template/calls").glob("*.jinja") if path.stem != "harmony")
 # Of formats whose calls begin with a special token, which no text forces: that stands for one of the tokenizer's.
 TOKENS = {"mistral-array": "[TOOL_CALLS]", "mistral-named": "[TOOL_CALLS]", "phi-4": "<|tool_call|>",
-          "cohere": "<|START_ACTION|>"}
+          "cohere": "<|START_ACTION|>", "gemma-4": "<|tool_call>"}
 USER = {"role": "user", "content": "x"}
 DEEP = "{" + '"a": {' * 99 + "}" * 99 + "}"
 EDGES = {  # members of the arguments, as they are written
@@ -195,6 +195,8 @@ def test_calls_come_back(dialect_server, edge):
     name, members = dialect_server.template, EDGES[edge]
     if name in TOKENS and edge in UNFORCED:
         pytest.skip("no schema asks for this")
+    if name == "gemma-4" and edge.startswith("nested"):
+        pytest.skip("the template writes values by a macro that calls itself, which is cut off at 400 levels")
     more, schema = force(name, members)
     hooks = {"event_hooks": {"request": [Raw(members)]}} if name in TOKENS else {}
     with openai.DefaultHttpxClient(**hooks) as http, anthropic.DefaultHttpxClient(**hooks) as other:

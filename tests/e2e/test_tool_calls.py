@@ -16,9 +16,10 @@ N_ANSWERS = 500 if LONG else 120
 FORMATS = {"mistral-array": "mistral", "mistral-named": "mistral"}
 CHANNELS = ["<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>"]
 SPECIAL = {"harmony": CHANNELS, "mistral-array": ["[TOOL_CALLS]"], "mistral-named": ["[TOOL_CALLS]", "[ARGS]"],
-           "phi-4": ["<|tool_call|>", "<|/tool_call|>"], "cohere": ["<|START_ACTION|>", "<|END_ACTION|>"]}
+           "phi-4": ["<|tool_call|>", "<|/tool_call|>"], "cohere": ["<|START_ACTION|>", "<|END_ACTION|>"],
+           "gemma-4": ["<|tool_call>", "<tool_call|>", "<|\"|>"]}
 ENDS = ["<|im_end|>\n", "<|eot_id|>", "</s>", "<|end|>", "<|user|>", "<|observation|>", "<|call|>", "<|return|>",
-        "<|END_OF_TURN_TOKEN|>", "[e~[\n", "<seed:eos>\n"]
+        "<|END_OF_TURN_TOKEN|>", "[e~[\n", "<seed:eos>\n", "<turn|>\n"]
 BARE = ("qwen3-coder", "glm-4.5", "minimax", "seed-oss")  # strings stand there without quotes
 CALLS_ALONE = ("llama-3", "glm-4")  # a text with calls has no words
 WORDS = ["a", "Zürich", "日本語", "😀", "\u0301", "\"", "'", "\\", "\n", "{", "}", "[", "]", "};", "],", "<", ">",

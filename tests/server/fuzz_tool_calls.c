@@ -32,7 +32,8 @@ static const char *const signs[] = {"<tool_call>",
                                     "<|START_ACTION|>",
                                     "<minimax:tool_call>",
                                     "<|channel|>commentary",
-                                    "<seed:tool_call>"};
+                                    "<seed:tool_call>",
+                                    "<|tool_call>"};
 
 enum { N_SIGNS = sizeof(signs) / sizeof(*signs), STRINGS = 16 /* of the first byte */ };
 

@@ -8,6 +8,7 @@
 #include "engine/request/channels.h"
 #include "server/api/conversation/arguments.h"
 #include "server/api/conversation/tool_calls.h"
+#include "server/api/conversation/tool_objects.h"
 #include "server/api/conversation/tool_strings.h"
 
 /* How many values of a call may begin like JSON and be none.  Each costs a look at all that
@@ -354,6 +355,23 @@ static bool read_invokes(struct tool_split *split, const char *text, size_t n) {
     return true;
 }
 
+/* Reads a call of Gemma 4: call:NAME{…}. */
+static bool read_gemma(struct tool_split *split, const char *text, size_t n) {
+    static const char mark[] = "call:";
+    struct piece all = trimmed((struct piece){text, n});
+    if (!begins(all, mark)) return false;
+    all = behind(all, all.at + sizeof(mark) - 1);
+    const char *brace = find(all, "{");
+    const struct piece name = trimmed((struct piece){all.at, brace ? (size_t)(brace - all.at) : 0});
+    struct tool_call *call = is_name(name) ? tool_split_add_call(split, name) : NULL;
+    if (!call) return false;
+    struct piece object = behind(all, brace);
+    const bool is_whole = tool_object_read(&call->arguments, &object) &&
+                          skip_space(object).n == 0 && arguments_mend(&call->arguments);
+    if (!is_whole) tool_split_drop_last(split);
+    return is_whole;
+}
+
 /* Reads a message to a function (channels.h): its header names it, and an object follows. */
 static bool read_message(struct tool_split *split, const char *text, size_t n) {
     const struct piece all = {text, n};
@@ -428,6 +446,12 @@ static const struct tool_writing invoke = {.open = "<minimax:tool_call>\n",
                                            .before_arguments = "\">\n",
                                            .behind = "</invoke>\n",
                                            .between = ""};
+static const struct tool_writing gemma = {.open = "",
+                                          .close = "",
+                                          .before_name = "call:",
+                                          .before_arguments = "",
+                                          .behind = "",
+                                          .between = "<tool_call|><|tool_call>"};
 static const struct tool_writing message = {.before_name = "<|channel|>commentary" CHANNEL_TO,
                                             .before_arguments = " <|constrain|>json<|message|>",
                                             .behind = "",
@@ -453,6 +477,8 @@ static const struct tool_format formats[] = {
      "{", false},
     {"harmony", "<|channel|>commentary", CHANNEL_MESSAGE, CHANNEL_END, NULL, false, read_message,
      &message, NULL, "ta" CHANNEL_NAME, false},
+    {"gemma-4", "<|tool_call>", "<|tool_call>", "<tool_call|>", NULL, true, read_gemma, &gemma,
+     NULL, "c", false},
     {"cohere", "<|START_ACTION|>", "<|START_ACTION|>", "<|END_ACTION|>", NULL, true, read_array,
      &action, NULL, "[", false},
     {"minimax", "<minimax:tool_call>", "<minimax:tool_call>", "</minimax:tool_call>", NULL, false,
@@ -472,7 +498,8 @@ const char *const tool_marks[] = {"<tool_call>",      "</tool_call>",        "[T
                                   "<|/tool_call|>",   "<arg_key>",           "</arg_key>",
                                   "<arg_value>",      "</arg_value>",        "<|START_ACTION|>",
                                   "<|END_ACTION|>",   "<minimax:tool_call>", "</minimax:tool_call>",
-                                  "<seed:tool_call>", "</seed:tool_call>",   NULL};
+                                  "<seed:tool_call>", "</seed:tool_call>",   "<|tool_call>",
+                                  "<tool_call|>",     TOOL_STRING_MARK,      NULL};
 
 const struct tool_format *tool_format_of(const char *template_source) {
     for (size_t i = 0; i < sizeof(formats) / sizeof(*formats); i++)
