@@ -103,10 +103,11 @@ static int check_format(const struct loader *l, const struct weight_format *form
 }
 
 /* Gives a weight that is made up its format: bf16, or the one that was asked for.  That is for the
- * matrices of layers, and if it is packed for all matrices, as checkpoints have it. */
+ * matrices of layers but for routers, and if it is packed for all others, too, as checkpoints have
+ * it. */
 static int choose_random_format(const struct loader *l, struct weight *host) {
     const struct weight_format *format = l->source->random_format;
-    const bool is_matrix = l->query.rule->rows != SIDE_VECTOR;
+    const bool is_matrix = l->query.rule->rows != SIDE_VECTOR && !weights_are_router(l->query.rule);
     char why[96];
     if (!format || !is_matrix || (!l->query.shape && !element_is_packed(format->element))) return 0;
     host->format = *format;

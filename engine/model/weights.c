@@ -350,6 +350,10 @@ bool weights_rule_applies(const struct weight_rule *rule, const struct model_con
     return (traits & rule->with) == rule->with && (traits & rule->without) == 0;
 }
 
+bool weights_are_router(const struct weight_rule *rule) {
+    return rule->rows == SIDE_EXPERTS || rule->rows == SIDE_ONE;
+}
+
 unsigned weights_uses(const struct weight_rule *rule, const struct model_config *config) {
     const bool is_head = config->tied_head && config->n_ranks <= 1 &&
                          rule->at == IN_MODEL(embedding) && rule->is_table;

@@ -130,6 +130,9 @@ const struct weight_rule *weights_find(const char *name);
  * model. */
 bool weights_rule_applies(const struct weight_rule *rule, const struct model_config *config,
                           const struct layer_shape *shape);
+/* Returns true if the tensor is a router's, or the gate of a shared expert.  It is small, and is
+ * not quantised, because what it chooses would change. */
+bool weights_are_router(const struct weight_rule *rule);
 /* Returns what the model needs the tensor for: bits of enum weight_use. */
 unsigned weights_uses(const struct weight_rule *rule, const struct model_config *config);
 /* Returns a side's length; shape: NULL for sides that no layer's shape says. */

@@ -56,11 +56,6 @@ double rounding_loss(const struct rounding_error *sum) {
 
 /* ---- what becomes of a tensor ---- */
 
-/* Returns true if the rule is that of a router.  It is small, and what it chooses would change. */
-static bool is_router(const struct weight_rule *rule) {
-    return rule->rows == SIDE_EXPERTS || rule->rows == SIDE_ONE;
-}
-
 /* Returns true if the rule's tensor of the layer has this name, and is to be quantised. */
 static bool rule_has(const struct work *w, const struct weight_rule *rule, uint32_t layer,
                      const char *name) {
@@ -68,7 +63,7 @@ static bool rule_has(const struct work *w, const struct weight_rule *rule, uint3
     const struct layer_shape *shape = &c->layers[layer];
     char own[WEIGHTS_MAX_NAME];
     if (!weights_rule_applies(rule, c, shape) || !(weights_uses(rule, c) & WEIGHT_PRODUCT) ||
-        is_router(rule))
+        weights_are_router(rule))
         return false;
     const uint32_t n = rule->stacked ? weights_side(rule->stacked, c, shape) : 1;
     for (uint32_t expert = 0; expert < n; expert++) {
