@@ -8,6 +8,7 @@
  *
  * Thread: main.  Memory: 6 GB of the device. */
 #include "cuda/elementwise/elementwise.cu"
+#include "cuda/elementwise/rope.cu"
 #include "engine/device/pages.h"
 #include "engine/device/weight.h"
 #include "tests/cuda/bench/bench.cuh"
