@@ -234,11 +234,62 @@ template <bool WARP> static __device__ __forceinline__ float head_max(float x, u
     return x;
 }
 
-/* Rotates and appends where RoPE covers whole heads, and pages are bf16 or, CODES, of 8 bits.  A
- * thread has N pairs of a head: threadIdx.x numbers them, and threadIdx.y the heads of a block.
- * With fewer than VECTOR pairs a head is a warp's.  The slot is looked up while the previous kernel
- * still runs. */
-template <bool CODES, int N>
+/* Normalises a thread's share of a head: N pairs, from element `at` on.  The weights never change,
+ * so they are loaded while the previous kernel still runs. */
+template <int N> struct head_norm {
+    typedef typename head_pairs<N>::words words;
+    words low, high; /* weights */
+
+    __device__ __forceinline__ void load(const void *weight, uint32_t at, uint32_t n) {
+        const bf16 *from = static_cast<const bf16 *>(weight) + at;
+        low = *reinterpret_cast<const words *>(from);
+        high = *reinterpret_cast<const words *>(from + n);
+    }
+
+    /* Returns the sum of the head's squares.  Its order is that of rmsnorm_vector_kernel, where a
+     * lane has a vector of the head, whatever N is. */
+    static __device__ __forceinline__ float sum(const bf16 *head, uint32_t n, const words &a,
+                                                const words &b) {
+        if constexpr (N == VECTOR) {
+            const uint32_t first = threadIdx.y * blockDim.x % 32,
+                           mask = (blockDim.x < 32 ? (1u << blockDim.x) - 1 : ~0u) << first;
+            float squares = sum_squares(vector_of(a)) + sum_squares(vector_of(b));
+            for (uint32_t step = blockDim.x / 2; step > 0; step /= 2)
+                squares += __shfl_xor_sync(mask, squares, step);
+            return squares;
+        } else {
+            const uint32_t lane = threadIdx.x, n_vectors = 2 * n / VECTOR;
+            uint4 own = make_uint4(0, 0, 0, 0);
+            if (lane < n_vectors) own = reinterpret_cast<const uint4 *>(head)[lane];
+            return warp_sum(sum_squares(own));
+        }
+    }
+    static __device__ __forceinline__ uint4 vector_of(const words &x) {
+        return make_uint4(x.x[0], x.x[1], x.x[2], x.x[3]);
+    }
+
+    static __device__ __forceinline__ void scale_words(words &x, float scale,
+                                                       const words &weights) {
+#pragma unroll
+        for (int j = 0; j < N / 2; j++) {
+            const float2 w = unpack_bf16(weights.x[j]);
+            x.x[j] = scale_pair(x.x[j], scale, w.x, w.y, 0, 1.0f);
+        }
+    }
+
+    __device__ __forceinline__ void apply(const bf16 *head, uint32_t n, float eps, words &a,
+                                          words &b) const {
+        const float scale = rsqrtf(sum(head, n, a, b) / (float)(2 * n) + eps);
+        scale_words(a, scale, low);
+        scale_words(b, scale, high);
+    }
+};
+
+/* Rotates and appends where RoPE covers whole heads, and pages are bf16 or, CODES, of 8 bits.
+ * NORMS: it normalises heads first.  A thread has N pairs of a head: threadIdx.x numbers them, and
+ * threadIdx.y the heads of a block.  With fewer than VECTOR pairs a head is a warp's.  The slot is
+ * looked up while the previous kernel still runs. */
+template <bool CODES, bool NORMS, int N>
 static __global__ void rope_append_vector_kernel(struct rope_append_params p) {
     const uint32_t row = blockIdx.x, head = blockIdx.y * blockDim.y + threadIdx.y, n = p.n_freqs;
     const uint32_t n_heads = p.n_heads + 2 * p.kv.n_kv_heads, at = threadIdx.x * N;
@@ -248,6 +299,9 @@ static __global__ void rope_append_vector_kernel(struct rope_append_params p) {
     struct append_place place = {};
     p.kv.format = CODES ? PAGE_FP8 : PAGE_BF16; /* as it is: a constant from here on */
     if (!is_q && inside) place = place_of(p, row, is_v, kv_head);
+    const bool norms = NORMS && !is_v;
+    head_norm<N> norm;
+    if (norms) norm.load(is_q ? p.q_norm : p.k_norm, at, n);
     const bool rotates = !is_v && !(place.budget && place.budget->cache_positions);
     let_next_start();
     wait_for_previous();
@@ -258,13 +312,14 @@ static __global__ void rope_append_vector_kernel(struct rope_append_params p) {
     const float *c = angles_of(p, row) + at;
     const pair_angles<N> angles(c, c + n);
     head_pairs<N> pairs; /* codes are of keys before these are rounded */
+    if (norms) norm.apply(x - at, n, p.norm_eps, a, b);
     pairs.unpack(a, b);
     /* With codes every head's row is unpacked.  If angles were for a branch only, the compiler
      * would unpack before it, and so wait for the row before it asks for them. */
     if (CODES || rotates) pairs.rotate(angles, rotates);
     if (is_q && p.query_beta != 0) pairs.multiply(query_scale(p, row));
-    if (rotates) {
-        pairs.pack(&a, &b);
+    if (rotates) pairs.pack(&a, &b);
+    if (rotates || norms) {
         *reinterpret_cast<words *>(x) = a;
         *reinterpret_cast<words *>(x + n) = b;
     }
@@ -379,13 +434,21 @@ static bool has_vectors(const struct rope_append_params *p) {
            (uintptr_t)p->angles % 16 == 0;
 }
 
+/* Says no where the lanes that add up a head's squares are not a power of two in one warp. */
+bool rope_append_takes_norms(const struct rope_append_params *p) {
+    const uint32_t n_threads = p->n_freqs / VECTOR;
+    return has_vectors(p) && n_threads <= 16 && (n_threads & (n_threads - 1)) == 0 &&
+           vectors_fit(p->n_freqs, p->q_norm, p->k_norm);
+}
+
 template <int N>
 static cudaError_t launch_pairs(const struct rope_append_params *p, uint32_t heads,
                                 struct launch launch) {
     const uint32_t n_heads = p->n_heads + 2 * p->kv.n_kv_heads;
-    return launch_kernel(launch,
-                         p->kv.format == PAGE_FP8 ? rope_append_vector_kernel<true, N>
-                                                  : rope_append_vector_kernel<false, N>,
+    static void (*const kernels[2][2])(struct rope_append_params) = {
+        {rope_append_vector_kernel<false, false, N>, rope_append_vector_kernel<false, true, N>},
+        {rope_append_vector_kernel<true, false, N>, rope_append_vector_kernel<true, true, N>}};
+    return launch_kernel(launch, kernels[p->kv.format == PAGE_FP8][p->q_norm != nullptr],
                          dim3(p->n_rows, (n_heads + heads - 1) / heads),
                          dim3(p->n_freqs / N, heads), 0, *p);
 }

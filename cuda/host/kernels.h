@@ -250,6 +250,8 @@ struct rope_append_params {
     const float *text_angles;
     float query_beta; /* as in rope_append_args, */
     uint32_t query_period;
+    const void *q_norm, *k_norm; /* bf16 [head_dim]; or NULL */
+    float norm_eps;
 };
 
 /* Attention of the step's first n_decode rows, or of the rows behind them. */
@@ -392,6 +394,8 @@ cudaError_t launch_rmsnorm(const struct rmsnorm_params *p, struct launch launch)
 cudaError_t launch_layernorm(const struct layernorm_params *p, struct launch launch);
 cudaError_t launch_activate(const struct activate_params *p, struct launch launch);
 cudaError_t launch_angles(const struct angles_params *p, struct launch launch);
+/* Says whether the kernel that fits takes norms of heads. */
+bool rope_append_takes_norms(const struct rope_append_params *p);
 cudaError_t launch_rope_append(const struct rope_append_params *p, struct launch launch);
 cudaError_t launch_attn_simple(const struct attn_simple_params *p, struct launch launch);
 /* Copies `bytes`, up to the next multiple of 16, from pinned memory of the host to the device's, or

@@ -204,30 +204,44 @@ static int make_angles(struct cuda_backend *cuda, struct rotary *rotary,
     return rc;
 }
 
+/* Adds the norms of heads to the kernel's parameters, or if it does not take them, launches kernels
+ * for them. */
+static int add_norms(struct cuda_backend *cuda, const struct rope_append_args *args,
+                     struct rope_append_params *params, struct error *err) {
+    const struct head_norms *norms = args->norms;
+    if (!norms) return 0;
+    const bool are_bf16 =
+        norms->q->format.element == ELEMENT_BF16 && norms->k->format.element == ELEMENT_BF16;
+    params->q_norm = norms->q->data;
+    params->k_norm = norms->k->data;
+    params->norm_eps = norms->eps;
+    if (are_bf16 && rope_append_takes_norms(params)) return 0;
+    params->q_norm = params->k_norm = NULL;
+    return norm_heads(&cuda->base, args, cuda->launch_rows, err);
+}
+
 int cuda_rope_append(struct backend *be, const struct rope_append_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     struct rotary *rotary = &cuda->rotary[args->rope];
     cuda->prompt_copies.valid = false;
-    if (!rotary->angles_valid) {
-        int rc = make_angles(cuda, rotary, args, err);
-        if (rc) return rc;
-    }
+    int rc = rotary->angles_valid ? 0 : make_angles(cuda, rotary, args, err);
+    if (rc) return rc;
     const size_t n_angles = (size_t)cuda->launch_rows * 2 * args->n_freqs;
     const bool in_text = has_two_positions(cuda, args->kv);
-    const size_t packed = (size_t)(args->n_heads + 2 * args->kv->n_kv_heads) * args->kv->head_dim;
-    const struct rope_append_params params = {
-        .step = cuda->device_step,
-        .qkv = args->qkv,
-        .qkv_stride = args->qkv_stride ? args->qkv_stride : packed,
-        .angles = rotary->angles,
-        .text_angles = in_text ? rotary->angles + n_angles : NULL,
-        .kv = *args->kv,
-        .n_rows = cuda->launch_rows,
-        .n_heads = args->n_heads,
-        .n_freqs = args->n_freqs,
-        .layer = args->layer,
-        .query_beta = args->query_beta,
-        .query_period = args->query_period};
+    struct rope_append_params params = {.step = cuda->device_step,
+                                        .qkv = args->qkv,
+                                        .qkv_stride = rope_row_stride(args),
+                                        .angles = rotary->angles,
+                                        .text_angles = in_text ? rotary->angles + n_angles : NULL,
+                                        .kv = *args->kv,
+                                        .n_rows = cuda->launch_rows,
+                                        .n_heads = args->n_heads,
+                                        .n_freqs = args->n_freqs,
+                                        .layer = args->layer,
+                                        .query_beta = args->query_beta,
+                                        .query_period = args->query_period};
+    rc = add_norms(cuda, args, &params, err);
+    if (rc) return rc;
     return cuda_check(cuda, launch_rope_append(&params, launch_of(cuda)), "rope_append", err);
 }
 

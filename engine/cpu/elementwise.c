@@ -233,9 +233,7 @@ static void rope_append_row(const struct row_job *job, uint32_t row, uint32_t wo
     const bool rotates_k = !step_ranked(seq, args->layer), rotates = args->n_freqs > 0;
     const float *c = rotates ? row_angles(job->cpu, args, seq, row) : NULL,
                 *s = rotates ? c + args->n_freqs : NULL;
-    const size_t packed = (size_t)(args->n_heads + 2 * n_kv) * dim,
-                 stride = args->qkv_stride ? args->qkv_stride : packed;
-    float *q = (float *)args->qkv + row * stride;
+    float *q = (float *)args->qkv + row * rope_row_stride(args);
     float *k = q + (size_t)args->n_heads * dim, *v = k + (size_t)n_kv * dim;
     for (uint32_t h = 0; rotates && h < args->n_heads + (rotates_k ? n_kv : 0); h++)
         rotate_head(q + (size_t)h * dim, c, s, args->n_freqs);
@@ -246,7 +244,8 @@ static void rope_append_row(const struct row_job *job, uint32_t row, uint32_t wo
 
 int cpu_rope_append(struct backend *be, const struct rope_append_args *args, struct error *err) {
     struct cpu_backend *cpu = (struct cpu_backend *)be;
-    int rc = row_angles_prepare(cpu, args, err);
+    int rc = args->norms ? norm_heads(be, args, cpu->step->n_rows, err) : 0;
+    if (!rc) rc = row_angles_prepare(cpu, args, err);
     if (rc < 0) return rc;
     return run_rows(&(struct row_job){cpu, args, cpu->step->n_rows, rope_append_row});
 }

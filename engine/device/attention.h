@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct backend;
+struct error;
 struct kv_pool;
 struct weight;
 
@@ -16,8 +18,15 @@ enum { MAX_ROPES = 2 };
 
 #define NO_GROUP UINT32_MAX
 
-/* Rotates q and k of the step's rows in place: half-split pairs (i, i + dim/2) of the first
- * 2 * n_freqs elements.  Then writes k and v into the sequences' pages of `layer`.
+/* RMSNorm of each head of q and of k by itself. */
+struct head_norms {
+    const struct weight *q, *k; /* [head_dim] */
+    float eps;
+};
+
+/* Normalises the heads of q and k of the step's rows in place, if there are norms.  Rotates them:
+ * half-split pairs (i, i + dim/2) of the first 2 * n_freqs elements.  Then writes k and v into the
+ * sequences' pages of `layer`.
  * qkv act [n_rows, (n_heads + 2 * n_kv_heads) * head_dim]: q heads, k heads, v heads.
  * With a budget it also writes the rows' position, rank and score (0) into their slots' state.
  * With cache_positions it rotates only q. */
@@ -34,8 +43,15 @@ struct rope_append_args {
      * 1 + query_beta * ln(1 + floor(p / query_period)). */
     float query_beta;
     uint32_t query_period;
-    size_t qkv_stride; /* elements from a row of qkv to the next; 0: rows are packed */
+    size_t qkv_stride;              /* elements from a row of qkv to the next; 0: rows are packed */
+    const struct head_norms *norms; /* NULL: there are none */
 };
+
+/* Returns the elements from a row of qkv to the next. */
+size_t rope_row_stride(const struct rope_append_args *args);
+/* Runs the norms of rope_append as operations of their own, for n_rows rows. */
+int norm_heads(struct backend *be, const struct rope_append_args *args, uint32_t n_rows,
+               struct error *err);
 
 /* Attention of the step's rows over the pages of `layer`.  attn_decode handles sequences
  * [0, n_decode), attn_prefill the rest; an empty range is a no-op.  q rows are the q heads inside

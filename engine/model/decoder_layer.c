@@ -47,9 +47,9 @@ static int run_qkv(struct decoder *d, uint32_t layer, struct row_range rows, str
     return rc ? rc : d->be->ops->linear(d->be, &args, err);
 }
 
-/* Norms each of the n_vectors vectors that begin at x, in every row of qkv. */
-static int norm_vectors(struct decoder *d, void *x, const struct weight *weight, uint32_t n_vectors,
-                        uint32_t n_rows, struct error *err) {
+/* Norms a vector of every row of qkv, which begins at x. */
+static int norm_vector(struct decoder *d, void *x, const struct weight *weight, uint32_t n_rows,
+                       struct error *err) {
     const struct rmsnorm_args norm = {.x = x,
                                       .weight = weight,
                                       .out = x,
@@ -58,7 +58,7 @@ static int norm_vectors(struct decoder *d, void *x, const struct weight *weight,
                                       .x_stride = d->qkv_dim,
                                       .out_stride = d->qkv_dim,
                                       .eps = d->model->config.norm_eps,
-                                      .n_heads = n_vectors};
+                                      .n_heads = 1};
     return d->be->ops->rmsnorm(d->be, &norm, err);
 }
 
@@ -78,20 +78,19 @@ static int norm_v(struct decoder *d, uint32_t layer, struct row_range rows, stru
     return d->model->config.v_norm ? d->be->ops->rmsnorm(d->be, &norm, err) : 0;
 }
 
-static int norm_qk(struct decoder *d, uint32_t layer, struct row_range rows, struct error *err) {
-    const struct model_config *c = &d->model->config;
+/* Norms all heads of q as one vector, and all of k, where the model does. */
+static int norm_whole(struct decoder *d, uint32_t layer, struct row_range rows, struct error *err) {
     const struct layer_weights *w = &d->model->layers[layer];
-    const uint32_t n_q = c->whole_qk_norm ? 1 : c->n_heads,
-                   n_k = c->whole_qk_norm ? 1 : c->layers[layer].kv.n_heads;
-    if (!c->qk_norm && !c->whole_qk_norm) return 0;
-    const int rc = norm_vectors(d, rows.qkv, &w->q_norm, n_q, rows.n, err);
-    if (rc) return rc;
-    return norm_vectors(d, keys_at(d, layer, rows.qkv), &w->k_norm, n_k, rows.n, err);
+    if (!d->model->config.whole_qk_norm) return 0;
+    const int rc = norm_vector(d, rows.qkv, &w->q_norm, rows.n, err);
+    return rc ? rc : norm_vector(d, keys_at(d, layer, rows.qkv), &w->k_norm, rows.n, err);
 }
 
 int decoder_layer_enter(struct decoder *d, uint32_t layer, struct row_range rows,
                         struct error *err) {
     const struct model_config *c = &d->model->config;
+    const struct layer_weights *w = &d->model->layers[layer];
+    const struct head_norms norms = {&w->q_norm, &w->k_norm, c->norm_eps};
     const struct rope_append_args rope = {.qkv = rows.qkv,
                                           .qkv_stride = d->qkv_dim,
                                           .kv = &d->pools[layer],
@@ -102,10 +101,11 @@ int decoder_layer_enter(struct decoder *d, uint32_t layer, struct row_range rows
                                           .n_heads = c->n_heads,
                                           .rope = c->layers[layer].is_local,
                                           .query_beta = c->query_beta,
-                                          .query_period = c->query_period};
+                                          .query_period = c->query_period,
+                                          .norms = c->qk_norm ? &norms : NULL};
     int rc = run_qkv(d, layer, rows, err);
     if (!rc) rc = norm_v(d, layer, rows, err);
-    if (!rc) rc = norm_qk(d, layer, rows, err);
+    if (!rc) rc = norm_whole(d, layer, rows, err);
     return rc ? rc : d->be->ops->rope_append(d->be, &rope, err);
 }
 

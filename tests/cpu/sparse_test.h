@@ -64,8 +64,18 @@ static inline void step_fill(struct prompt_step *s, struct prompt *p, uint32_t f
 static inline void append_rows(struct prompt *p, uint32_t first, uint32_t n, bool sparse,
                                struct prompt_step *s) {
     static const double inv_freq[DIM / 2];
-    struct rope_append_args rope = {
-        p->qkv + (size_t)first * WIDTH, &p->kv, inv_freq, 1.0f, DIM / 2, 0, N_HEADS, 0, 0, 0, 0};
+    struct rope_append_args rope = {p->qkv + (size_t)first * WIDTH,
+                                    &p->kv,
+                                    inv_freq,
+                                    1.0f,
+                                    DIM / 2,
+                                    0,
+                                    N_HEADS,
+                                    0,
+                                    0,
+                                    0,
+                                    0,
+                                    NULL};
     step_fill(s, p, first, n, sparse);
     assert_int_equal(p->be->ops->rope_append(p->be, &rope, NULL), 0);
 }

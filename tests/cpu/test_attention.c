@@ -139,7 +139,7 @@ static void feed_other(struct backend *be, struct fixture *f, uint32_t first, ui
     float *qkv = malloc((size_t)n * width * sizeof(float));
     memcpy(qkv, f->qkv + (size_t)first * width, (size_t)n * width * sizeof(float));
     struct rope_append_args rope = {qkv, &f->kv, f->inv_freq, 1.0f, f->s.dim / 2, 0, f->s.n_heads,
-                                    0,   0,      0,           0};
+                                    0,   0,      0,           0,    NULL};
     struct attn_args attn = {.q = qkv,
                              .q_stride = width,
                              .out = out,
@@ -342,7 +342,7 @@ static void a_batch_gives_the_same_bits_on(struct backend *be) {
     }
     struct step step = {
         .n_rows = 92, .n_seqs = 3, .n_decode = 2, .positions = positions, .seqs = seqs};
-    struct rope_append_args rope = {qkv, &shared, f[0].inv_freq, 1.0f, 32, 0, 6, 0, 0, 0, 0};
+    struct rope_append_args rope = {qkv, &shared, f[0].inv_freq, 1.0f, 32, 0, 6, 0, 0, 0, 0, NULL};
     struct attn_args attn = {.q = qkv,
                              .q_stride = width,
                              .out = batch,

@@ -260,7 +260,7 @@ static void rope_is_exact_at_a_million_tokens_on(struct backend *be) {
     struct step step = {
         .n_rows = 1, .n_seqs = 1, .n_decode = 1, .positions = &position, .seqs = &seq};
     assert_int_equal(be->ops->step_begin(be, &step, NULL), 0);
-    struct rope_append_args args = {qkv, &kv, inv_freq, 1.0f, DIM / 2, 0, 1, 0, 0, 0, 0};
+    struct rope_append_args args = {qkv, &kv, inv_freq, 1.0f, DIM / 2, 0, 1, 0, 0, 0, 0, NULL};
     assert_int_equal(be->ops->rope_append(be, &args, NULL), 0);
     assert_close(qkv, expected, 2 * DIM, 3e-7);
     /* In the page a key is a column, a value a row. */

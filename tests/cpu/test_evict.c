@@ -231,7 +231,7 @@ static void run_layer(const struct part *parts, uint32_t n_parts, uint32_t layer
     float slopes[24];
     for (uint32_t h = 0; h < s->n_heads; h++) slopes[h] = ldexpf(s->slope, -(int)h);
     const struct rope_append_args rope = {
-        qkv, &r->kv, r->inv_freq, s->rope_scale, s->n_freqs, layer, s->n_heads, 0, 0, 0, 0};
+        qkv, &r->kv, r->inv_freq, s->rope_scale, s->n_freqs, layer, s->n_heads, 0, 0, 0, 0, NULL};
     const struct attn_args attn = {.q = qkv,
                                    .q_stride = row_width(s),
                                    .out = out,

@@ -615,7 +615,7 @@ static void run_layer(struct run *runs, uint32_t n_runs, uint32_t layer, uint32_
           *out = random_floats((size_t)n_rows * s->n_heads * s->dim);
     move_rows(runs, n_runs, layer, qkv, NULL);
     const struct rope_append_args rope = {qkv,        &rig->kv, inv_freq, 1, s->dim / 2, layer,
-                                          s->n_heads, 0,        0,        0, 0};
+                                          s->n_heads, 0,        0,        0, 0,          NULL};
     struct attn_args attn = {.q = qkv,
                              .q_stride = row_width(s),
                              .out = out,

@@ -1,6 +1,8 @@
 /* test_elementwise.c - embedding, norms, activations and gather of the CUDA backend against the
  * CPU's. */
+#include "engine/device/attention.h"
 #include "engine/device/backend.h"
+#include "engine/device/pages.h"
 #include "engine/device/step.h"
 #include "engine/device/weight.h"
 #include "tests/cuda/cuda_test.h"
@@ -245,8 +247,92 @@ static void soft_cap_equals_the_cpu(void **state) {
     }
 }
 
+/* ---- norms of heads before RoPE ---- */
+
+enum { ROPE_PAGES = 2, KV_HEADS = 2 };
+
+/* What rope_append reads and writes, for one sequence. */
+struct rope_rig {
+    uint32_t n_heads, dim, n_rows;
+    struct kv_pool kv;
+    float *rows; /* what qkv begins with */
+    size_t n_qkv, pool_bytes;
+    struct weight norms[2];
+    double inv_freq[128];
+};
+
+/* Normalises heads as a part of rope_append, or before it.  Returns the bits of qkv, and behind
+ * them those of the pages. */
+static uint8_t *run_rope(const struct rope_rig *r, bool apart) {
+    struct error err = {0};
+    uint32_t positions[ROPE_PAGES * PAGE_TOKENS], pages[ROPE_PAGES] = {1, 0};
+    const struct kv_view view = {pages, r->n_rows, 0};
+    const struct step_seq seq = {.n_rows = r->n_rows, .layers = &view};
+    const struct step step = {.n_rows = r->n_rows,
+                              .n_seqs = 1,
+                              .n_decode = r->n_rows == 1,
+                              .n_layers = 1,
+                              .positions = positions,
+                              .seqs = &seq};
+    const struct head_norms norms = {&r->norms[0], &r->norms[1], 1e-6f};
+    struct rope_append_args args = {.qkv = gpu_array(r->rows, r->n_qkv, ELEMENT_BF16),
+                                    .kv = &r->kv,
+                                    .inv_freq = r->inv_freq,
+                                    .rope_scale = 1,
+                                    .n_freqs = r->dim / 2,
+                                    .n_heads = r->n_heads,
+                                    .norms = &norms};
+    uint8_t *bits = malloc(r->n_qkv * 2 + r->pool_bytes);
+    for (uint32_t i = 0; i < r->n_rows; i++) positions[i] = 1000 + i;
+    must(gpu->ops->step_begin(gpu, &step, &err), &err);
+    if (apart) {
+        must(norm_heads(gpu, &args, r->n_rows, &err), &err);
+        args.norms = NULL;
+    }
+    must(gpu->ops->rope_append(gpu, &args, &err), &err);
+    must(gpu->ops->download(gpu, bits, args.qkv, r->n_qkv * 2, &err), &err);
+    must(gpu->ops->download(gpu, bits + r->n_qkv * 2, r->kv.base, r->pool_bytes, &err), &err);
+    must(gpu->ops->sync(gpu, &err), &err);
+    gpu_free(args.qkv);
+    return bits;
+}
+
+static void check_head_norms(uint32_t n_heads, uint32_t dim, uint32_t n_rows,
+                             enum page_format format) {
+    struct rope_rig r = {.n_heads = n_heads, .dim = dim, .n_rows = n_rows};
+    float *weights = random_bf16(2 * (size_t)dim, 2);
+    r.kv = (struct kv_pool){
+        .format = format, .n_pages = ROPE_PAGES, .n_kv_heads = KV_HEADS, .head_dim = dim};
+    r.kv.page_bytes = kv_page_bytes(&r.kv);
+    r.pool_bytes = ROPE_PAGES * r.kv.page_bytes;
+    r.kv.base = gpu_poison(r.pool_bytes / 2, ELEMENT_BF16);
+    r.n_qkv = (size_t)n_rows * (n_heads + 2 * KV_HEADS) * dim;
+    r.rows = random_bf16(r.n_qkv, 3);
+    for (uint32_t i = 0; i < 2; i++)
+        r.norms[i] =
+            weight_plain(gpu_array(weights + i * dim, dim, ELEMENT_BF16), ELEMENT_BF16, 1, dim);
+    for (uint32_t i = 0; i < dim / 2; i++) r.inv_freq[i] = pow(10000, -2.0 * i / dim);
+    uint8_t *together = run_rope(&r, false), *apart = run_rope(&r, true);
+    assert_memory_equal(together, apart, r.n_qkv * 2 + r.pool_bytes);
+    for (uint32_t i = 0; i < 2; i++) gpu_free((void *)r.norms[i].data);
+    gpu_free(r.kv.base);
+    free(weights), free(r.rows), free(together), free(apart);
+}
+
+/* A head's norm has the same bits whether it is a part of rope_append or not.  Rows are few and
+ * many.  Heads are a warp's, or a part of one, and some no kernel takes. */
+static void norms_of_heads_have_the_same_bits_in_rope(void **state) {
+    static const uint32_t dims[] = {16, 64, 96, 128, 256}, counts[] = {1, 5, 16, 17, 100};
+    for (size_t i = 0; i < COUNT(dims); i++)
+        for (size_t j = 0; j < COUNT(counts); j++) {
+            check_head_norms(7, dims[i], counts[j], PAGE_BF16);
+            check_head_norms(4, dims[i], counts[j], PAGE_FP8);
+        }
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(norms_of_heads_have_the_same_bits_in_rope),
         cmocka_unit_test(rmsnorm_equals_the_cpu),
         cmocka_unit_test(rmsnorm_of_heads_equals_the_cpu),
         cmocka_unit_test(layernorm_equals_the_cpu),

@@ -299,7 +299,7 @@ static void run_layer(struct rig *r, struct side *side, struct text **texts, uin
     const struct backend_ops *ops = side->be->ops;
     struct error err = {0};
     const struct rope_append_args rope = {side->qkv,  &side->kv, inv_freq, 1.0f, s->dim / 2, layer,
-                                          s->n_heads, 0,         0,        0,    0};
+                                          s->n_heads, 0,         0,        0,    0,          NULL};
     const uint32_t g = filter_of(layer);
     const struct attn_args attn = {.q = side->qkv,
                                    .q_stride = width_of(s),

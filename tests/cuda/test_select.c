@@ -641,8 +641,8 @@ static void copies_end_before_a_step_writes_their_pages(void **state) {
     void *rows[2] = {gpu_array(first, ROWS * WIDTH, ELEMENT_BF16),
                      gpu_array(second, ROWS * WIDTH, ELEMENT_BF16)};
     for (uint32_t i = 0; i < 2; i++) {
-        const struct rope_append_args rope = {rows[i], &kv, inv_freq, 1.0f, DIM / 2,
-                                              0,       KV,  0,        0,    0};
+        const struct rope_append_args rope = {rows[i], &kv, inv_freq, 1.0f, DIM / 2, 0,
+                                              KV,      0,   0,        0,    0,       NULL};
         must(gpu->ops->step_begin(gpu, &step, &err), &err);
         must(gpu->ops->rope_append(gpu, &rope, &err), &err);
         const struct offload_args args = {&kv, &store, 0, N, pages, blocks};

@@ -217,7 +217,7 @@ static void append(const struct rig *r, const struct side *s) {
     static const double freq[128];
     must(s->be->ops->step_begin(s->be, &r->step, &err), &err);
     const struct rope_append_args rope = {
-        s->qkv, s->kv, freq, 1.0f, r->shape->dim / 2, 0, r->shape->n_heads, 0, 0, 0, 0};
+        s->qkv, s->kv, freq, 1.0f, r->shape->dim / 2, 0, r->shape->n_heads, 0, 0, 0, 0, NULL};
     must(s->be->ops->rope_append(s->be, &rope, &err), &err);
 }
 

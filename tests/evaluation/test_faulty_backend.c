@@ -100,7 +100,7 @@ static void run_step(struct backend *be, struct cache *cache, const struct input
                               .positions = positions,
                               .seqs = seqs};
     const struct rope_append_args rope = {
-        qkv, &cache->pool, inv_freq, 1, N_FREQS, LAYER, N_HEADS, 0, 0, 0, 0};
+        qkv, &cache->pool, inv_freq, 1, N_FREQS, LAYER, N_HEADS, 0, 0, 0, 0, NULL};
     const struct attn_args attn = {.q = qkv,
                                    .q_stride = WIDTH,
                                    .out = rows,
