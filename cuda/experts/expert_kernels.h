@@ -24,13 +24,18 @@ struct choose_params {
     float *shares;
 };
 
-/* The same from x, for few rows.  choose.logits and choose.gates do not count. */
+/* Logits from x, for few rows. */
 struct router_params {
-    struct choose_params choose;
+    uint32_t n_rows, n_experts;
+    float *logits;           /* [n_rows, n_experts] */
+    float *gates;            /* [n_rows]: products of the shared gate */
     const void *x;           /* bf16 [n_rows, dim] */
+    const void *norm;        /* bf16 [dim] or NULL: rows are normalised, and left in normed */
+    void *normed;            /* bf16 [n_rows, dim], not x */
     const void *router;      /* bf16 [n_experts, dim] */
     const void *shared_gate; /* bf16 [dim] or NULL */
     uint32_t dim;
+    float eps; /* of the norm */
 };
 
 /* out += the sum of y over a row's ranks, times their shares; or it is overwritten by that. */

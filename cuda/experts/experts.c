@@ -136,18 +136,24 @@ static bool is_bf16(const struct weight *w) {
     return weight_is_plain(&w->format) && w->format.element == ELEMENT_BF16;
 }
 
-/* Says whether one kernel makes the logits and chooses, and how.  Its sums are not those of other
+/* Says whether the kernel for few rows makes the logits, and how.  Its sums are not those of other
  * kernels, so it would make bits depend on the number of rows. */
-static bool takes_few(const struct cuda_backend *cuda, const struct route_args *args,
-                      struct router_params *out) {
-    const struct weight *gate = args->shared_gate;
-    *out = (struct router_params){.choose = choose_of(args),
+static bool takes_few(const struct cuda_backend *cuda, const struct route_args *args, float *logits,
+                      float *gates, struct router_params *out) {
+    const struct weight *gate = args->shared_gate, *norm = args->norm ? args->norm->weight : NULL;
+    *out = (struct router_params){.n_rows = args->n_rows,
+                                  .n_experts = args->router->rows,
+                                  .logits = logits,
+                                  .gates = gates,
                                   .x = args->x,
+                                  .norm = norm ? norm->data : NULL,
+                                  .normed = norm ? args->norm->normed : NULL,
+                                  .eps = norm ? args->norm->eps : 0,
                                   .router = args->router->data,
                                   .shared_gate = gate ? gate->data : NULL,
                                   .dim = args->router->cols};
     return !cuda->batch_invariant && is_bf16(args->router) && (!gate || is_bf16(gate)) &&
-           router_takes(out, launch_of(cuda));
+           (!norm || is_bf16(norm)) && router_takes(out, launch_of(cuda));
 }
 
 static int cuda_route(struct backend *be, const struct route_args *args, struct error *err) {
@@ -156,13 +162,18 @@ static int cuda_route(struct backend *be, const struct route_args *args, struct 
     float *logits = aligned(args->workspace),
           *gates = logits + round_logits(args->n_rows, n_experts) / F32_BYTES;
     struct router_params few;
-    if (takes_few(cuda, args, &few))
-        return cuda_check(cuda, launch_router(&few, launch_of(cuda)), "choosing experts", err);
-    const struct linear_args products = route_products(args, logits, gates);
     struct choose_params choose = choose_of(args);
+    int rc;
+    if (takes_few(cuda, args, logits, gates, &few)) {
+        rc = cuda_check(cuda, launch_router(&few, launch_of(cuda)), "the router", err);
+    } else {
+        struct route_args plain = *args;
+        rc = route_norm(be, &plain, err);
+        const struct linear_args products = route_products(&plain, logits, gates);
+        if (!rc) rc = cuda_linear(be, &products, err);
+    }
     choose.logits = logits;
     choose.gates = args->shared_gate ? gates : NULL;
-    const int rc = cuda_linear(be, &products, err);
     return rc ? rc
               : cuda_check(cuda, launch_choose(&choose, launch_of(cuda)), "choosing experts", err);
 }

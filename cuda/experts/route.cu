@@ -1,17 +1,22 @@
 /* route.cu - which experts a row uses, and their shares (engine/device/experts.h).
  *
- * A warp has a row.  Its lanes hold the shares of all experts in shared memory, and what is
- * compared as numbers whose order is that of the floats.
+ *   few rows   many blocks normalise a row and make its logits, so that many multiprocessors read
+ *              the router
+ *   choice     a warp has a row.  Its lanes hold the shares of all experts in registers, or in
+ *              shared memory where they are many or in groups.  What is compared are numbers whose
+ *              order is that of the floats
  *
- * Grid:   ROWS rows a block.      Shared: three words for each expert of each row.
+ * Grid:   FEW_WARPS experts a block, rows; ROWS rows a block.
+ * Shared: a row; three words for each expert of each row.
  * Bound:  none: it is latency.    Oracle: the definition, in double (tests/cpu/router_oracle.h). */
-#include "cuda/common/sm90.cuh"
+#include "cuda/common/device.cuh"
 #include "cuda/experts/expert_kernels.h"
 
 enum { ROWS = 4, TAKEN = 0 };
 
-/* Of the kernel for few rows: blocks of a cluster, warps of a block, the most rows and columns. */
-enum { FEW_BLOCKS = 8, FEW_WARPS = 8, FEW_ROWS = 16, FEW_COLUMNS = 8192 };
+/* Of the kernel for few rows: warps of a block, the most rows and columns. */
+enum { FEW_WARPS = 4, FEW_ROWS = 16, FEW_COLUMNS = 8192 };
+enum { LANE_EXPERTS = 8 }; /* that a lane has in registers, at most */
 
 static constexpr float LEAST_SUM = 1e-20f; /* shares of 0 stay 0 when they are divided by it */
 
@@ -38,6 +43,109 @@ static __device__ __forceinline__ uint32_t take_largest(uint32_t *keys, uint32_t
     __syncwarp();
     return first;
 }
+
+/* ---- the choice, in registers ---- */
+
+/* Chooses among up to 32 * K experts without groups, at most 32 of them.  Lane i has experts i, i +
+ * 32 and so on; then it has rank i.  The sums have the order that those in shared memory have. */
+template <int K> struct lane_choice {
+    const struct choose_params &p;
+    uint32_t lane;
+    float share[K];
+    uint32_t key[K];
+
+    __device__ __forceinline__ uint32_t expert(int k) const { return lane + 32 * k; }
+
+    __device__ __forceinline__ void load(const float *logits) {
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            const uint32_t e = expert(k);
+            share[k] = -INFINITY;
+            if (e >= p.n_experts) continue;
+            share[k] = logits[e] + (p.bias ? load_element(p.bias, e, p.bias_dtype) : 0.0f);
+            if (p.routing.kind == ROUTE_SIGMOID) share[k] = sigmoid(share[k]);
+        }
+    }
+
+    __device__ __forceinline__ void softmax_all() {
+        float most = -INFINITY, sum = 0.0f;
+#pragma unroll
+        for (int k = 0; k < K; k++) most = fmaxf(most, share[k]);
+        most = warp_max(most);
+#pragma unroll
+        for (int k = 0; k < K; k++)
+            if (expert(k) < p.n_experts) sum += share[k] = expf(share[k] - most);
+        sum = warp_sum(sum);
+#pragma unroll
+        for (int k = 0; k < K; k++) share[k] /= sum;
+    }
+
+    __device__ __forceinline__ void make_keys() {
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            const bool exists = expert(k) < p.n_experts;
+            const float bias = exists && p.choice_bias
+                                   ? load_element(p.choice_bias, expert(k), p.choice_bias_dtype)
+                                   : 0.0f;
+            key[k] = exists ? order_of(share[k] + bias) : TAKEN;
+        }
+    }
+
+    /* Takes the largest, the first of equal ones, and returns its number. */
+    __device__ __forceinline__ uint32_t take() {
+        uint32_t best = TAKEN, at = UINT32_MAX;
+#pragma unroll
+        for (int k = 0; k < K; k++)
+            if (key[k] > best) best = key[k], at = expert(k);
+        const uint32_t most = __reduce_max_sync(~0u, best),
+                       first = __reduce_min_sync(~0u, best == most ? at : UINT32_MAX);
+#pragma unroll
+        for (int k = 0; k < K; k++)
+            if (expert(k) == first) key[k] = TAKEN;
+        return first;
+    }
+
+    /* Returns an expert's share, which another lane may have. */
+    __device__ __forceinline__ float share_of(uint32_t e) const {
+        float x = 0.0f;
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            const float other = __shfl_sync(~0u, share[k], e % 32);
+            if (e / 32 == k) x = other;
+        }
+        return x;
+    }
+
+    __device__ __forceinline__ void choose(uint32_t row, const float *logits, float gate) {
+        const struct routing &r = p.routing;
+        const bool is_rank = lane < p.n_used;
+        uint32_t own = 0;
+        load(logits);
+        if (r.kind == ROUTE_SOFTMAX) softmax_all();
+        make_keys();
+        for (uint32_t rank = 0; rank < p.n_used; rank++) {
+            const uint32_t e = take();
+            if (rank == lane) own = e;
+        }
+        float x = share_of(own);
+        if (r.kind == ROUTE_SOFTMAX_CHOSEN) {
+            const float most = warp_max(is_rank ? x : -INFINITY);
+            x = is_rank ? expf(x - most) : 0.0f;
+            x /= warp_sum(x);
+        }
+        const float sum = LEAST_SUM + warp_sum(is_rank ? x : 0.0f);
+        x = (r.normalises ? x / sum : x) * r.factor;
+        if (p.factors && is_rank) x *= load_element(p.factors, own, p.factors_dtype);
+        float *shares = p.shares + (size_t)row * (p.n_used + 1);
+        if (is_rank) {
+            p.experts[(size_t)row * p.n_used + lane] = own;
+            shares[lane] = x;
+        }
+        if (lane == 0) shares[p.n_used] = r.shared * gate;
+    }
+};
+
+/* ---- the choice, in shared memory ---- */
 
 struct row_choice {
     const struct choose_params &p;
@@ -135,43 +243,24 @@ static __global__ void __launch_bounds__(32 * ROWS)
     let_next_start();
     wait_for_previous();
     if (row >= p.n_rows) return;
-    choose_row(p, row, p.logits + (size_t)row * p.n_experts, p.gates ? sigmoid(p.gates[row]) : 1.0f,
-               memory + warp * 3 * p.n_experts);
+    const float *logits = p.logits + (size_t)row * p.n_experts,
+                gate = p.gates ? sigmoid(p.gates[row]) : 1.0f;
+    if (p.routing.n_groups > 1 || p.n_experts > 32 * LANE_EXPERTS || p.n_used > 32) {
+        choose_row(p, row, logits, gate, memory + warp * 3 * p.n_experts);
+    } else if (p.n_experts <= 128) {
+        struct lane_choice<4> c = {
+            p, threadIdx.x % 32
+        };
+        c.choose(row, logits, gate);
+    } else {
+        struct lane_choice<LANE_EXPERTS> c = {
+            p, threadIdx.x % 32
+        };
+        c.choose(row, logits, gate);
+    }
 }
 
-/* ---- few rows: logits and choice in one kernel ---- */
-
-/* A warp's share of the products: the experts of its block are dealt to warps, and an expert's
- * columns to lanes.  Number i of its vectors of 8 columns: */
-struct router_share {
-    const struct router_params &p;
-    uint32_t first, n_own, a_row; /* experts of the block; vectors of an expert that a lane has */
-
-    __device__ __forceinline__ uint32_t expert(uint32_t i) const {
-        return first + threadIdx.x / 32 + i / a_row * FEW_WARPS;
-    }
-    __device__ __forceinline__ uint32_t column(uint32_t i) const {
-        return (i % a_row * 32 + threadIdx.x % 32) * 8;
-    }
-    __device__ __forceinline__ uint4 load(uint32_t i) const {
-        const uint32_t e = expert(i), c = column(i);
-        if (e >= first + n_own || c >= p.dim) return make_uint4(0, 0, 0, 0);
-        const __nv_bfloat16 *row =
-            e < p.choose.n_experts
-                ? static_cast<const __nv_bfloat16 *>(p.router) + (size_t)e * p.dim
-                : static_cast<const __nv_bfloat16 *>(p.shared_gate);
-        return __ldg(reinterpret_cast<const uint4 *>(row + c));
-    }
-};
-
-/* Stores x at this place of the shared memory of a block of the cluster. */
-static __device__ __forceinline__ void store_remote(const float *at, uint32_t block, float x) {
-    asm volatile("{\n.reg .b32 there;\n"
-                 "mapa.shared::cluster.u32 there, %0, %1;\n"
-                 "st.shared::cluster.f32 [there], %2;\n}" ::"r"(shared_at(at).address),
-                 "r"(block), "f"(x)
-                 : "memory");
-}
+/* ---- few rows: the norm and the logits in one kernel ---- */
 
 static __device__ __forceinline__ float dot(uint4 a, uint4 b, float sum) {
     const uint32_t x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
@@ -183,67 +272,111 @@ static __device__ __forceinline__ float dot(uint4 a, uint4 b, float sum) {
     return sum;
 }
 
-/* Routes a row by a cluster, whose blocks have some experts each.  The first weights are on their
- * way before the wait, because they never change.  The cluster's first block chooses.
- *
- *   shared  x [dim] bf16 | logits [n_experts + 1] | what choose_row() needs */
+/* Returns the router's row of an expert, or the shared expert's gate behind them; NULL behind
+ * that. */
+static __device__ __forceinline__ const uint4 *weights_of(const struct router_params &p,
+                                                          uint32_t expert) {
+    const uint32_t n = p.n_experts;
+    if (expert < n) return static_cast<const uint4 *>(p.router) + (size_t)expert * (p.dim / 8);
+    return expert == n ? static_cast<const uint4 *>(p.shared_gate) : nullptr;
+}
+
+/* A thread's share of a row, in vectors of 8 columns: each THREADS-th. */
+struct router_row {
+    enum { THREADS = 32 * FEW_WARPS, HELD = FEW_COLUMNS / 8 / THREADS };
+    const struct router_params &p;
+    uint4 x[HELD], weights[HELD]; /* of the norm */
+
+    __device__ __forceinline__ bool has(int k) const {
+        return threadIdx.x + k * THREADS < p.dim / 8;
+    }
+    __device__ __forceinline__ void load_weights() {
+#pragma unroll
+        for (int k = 0; k < HELD; k++)
+            if (has(k))
+                weights[k] = __ldg(static_cast<const uint4 *>(p.norm) + threadIdx.x + k * THREADS);
+    }
+    __device__ __forceinline__ void load(uint32_t row) {
+        const uint4 *from = static_cast<const uint4 *>(p.x) + (size_t)row * (p.dim / 8);
+#pragma unroll
+        for (int k = 0; k < HELD; k++)
+            x[k] = has(k) ? from[threadIdx.x + k * THREADS] : make_uint4(0, 0, 0, 0);
+    }
+    /* shared: a float for each warp. */
+    __device__ __forceinline__ void normalise(float *shared) {
+        float sum = 0.0f;
+#pragma unroll
+        for (int k = 0; k < HELD; k++) sum += sum_squares(x[k]);
+        const float scale = rsqrtf(block_sum(sum, shared) / (float)p.dim + p.eps);
+#pragma unroll
+        for (int k = 0; k < HELD; k++) {
+            uint32_t *words = &x[k].x;
+            const uint32_t w[4] = {weights[k].x, weights[k].y, weights[k].z, weights[k].w};
+            if (!has(k)) break;
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float2 f = unpack_bf16(words[i]), g = unpack_bf16(w[i]);
+                words[i] = pack_bf16(f.x * scale * g.x, f.y * scale * g.y);
+            }
+        }
+    }
+    __device__ __forceinline__ void store(uint4 *to) const {
+#pragma unroll
+        for (int k = 0; k < HELD; k++)
+            if (has(k)) to[threadIdx.x + k * THREADS] = x[k];
+    }
+};
+
+/* Makes the logits of a row and FEW_WARPS experts, a warp each.  Every block normalises the row, if
+ * that is asked for, and has it in shared memory; the first one leaves it for the experts.  The
+ * first weights are on their way before the wait, because they never change. */
 static __global__ void __launch_bounds__(32 * FEW_WARPS)
     few_rows_kernel(const __grid_constant__ struct router_params p) {
-#if __CUDA_ARCH__ >= 900
-    enum { AHEAD = 16 };
-    extern __shared__ __align__(16) uint32_t memory[];
-    const uint32_t row = blockIdx.x / FEW_BLOCKS, rank = blockIdx.x % FEW_BLOCKS,
-                   n_all = p.choose.n_experts + (p.shared_gate != nullptr),
-                   each = (n_all + FEW_BLOCKS - 1) / FEW_BLOCKS, first = min(rank * each, n_all);
-    const struct router_share share = {p, first, min(each, n_all - first), (p.dim / 8 + 31) / 32};
-    const uint32_t n = (each + FEW_WARPS - 1) / FEW_WARPS * share.a_row;
-    float *logits = reinterpret_cast<float *>(memory + p.dim / 2), sum = 0.0f;
+    enum { AHEAD = 8 };
+    extern __shared__ __align__(16) uint4 x[];
+    __shared__ float shared[FEW_WARPS];
+    const uint32_t row = blockIdx.y, lane = threadIdx.x % 32, n = p.dim / 8,
+                   expert = blockIdx.x * FEW_WARPS + threadIdx.x / 32;
+    const uint4 *weights = weights_of(p, expert);
     uint4 w[AHEAD];
+    struct router_row own = {p};
+    float sum = 0.0f;
     let_next_start();
+    if (p.norm) own.load_weights();
 #pragma unroll
-    for (int i = 0; i < AHEAD; i++) w[i] = share.load(i);
-    cluster_arrive_relaxed(); /* the first block's memory is there */
+    for (int i = 0; i < AHEAD; i++)
+        if (weights && i * 32 + lane < n) w[i] = __ldg(weights + i * 32 + lane);
     wait_for_previous();
-    const __nv_bfloat16 *x = static_cast<const __nv_bfloat16 *>(p.x) + (size_t)row * p.dim;
-    for (uint32_t v = threadIdx.x; v < p.dim / 8; v += 32 * FEW_WARPS)
-        reinterpret_cast<uint4 *>(memory)[v] = reinterpret_cast<const uint4 *>(x)[v];
+    own.load(row);
+    if (p.norm) own.normalise(shared);
+    own.store(x);
+    if (p.norm && blockIdx.x == 0) own.store(static_cast<uint4 *>(p.normed) + (size_t)row * n);
     __syncthreads();
-    cluster_wait();
-    for (uint32_t begin = 0; begin < n; begin += AHEAD) {
+    if (!weights) return;
+    for (uint32_t begin = 0; begin < n; begin += AHEAD * 32) {
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
-            const uint32_t at = begin + i, c = share.column(at), e = share.expert(at);
-            if (at >= n) break;
-            if (c < p.dim) sum = dot(w[i], *reinterpret_cast<const uint4 *>(memory + c / 2), sum);
-            if (at % share.a_row < share.a_row - 1) continue;
-            sum = warp_sum(sum);
-            if (threadIdx.x % 32 == 0 && e < first + share.n_own) store_remote(&logits[e], 0, sum);
-            sum = 0.0f;
+            const uint32_t at = begin + i * 32 + lane, next = at + AHEAD * 32;
+            if (at < n) sum = dot(w[i], x[at], sum);
+            if (next < n) w[i] = __ldg(weights + next);
         }
-#pragma unroll
-        for (int i = 0; i < AHEAD; i++) w[i] = share.load(begin + AHEAD + i);
     }
-    cluster_arrive();
-    cluster_wait();
-    if (rank == 0 && threadIdx.x < 32)
-        choose_row(p.choose, row, logits,
-                   p.shared_gate ? sigmoid(logits[p.choose.n_experts]) : 1.0f,
-                   memory + p.dim / 2 + n_all);
-#endif
+    sum = warp_sum(sum);
+    if (lane > 0) return;
+    if (expert < p.n_experts) p.logits[(size_t)row * p.n_experts + expert] = sum;
+    else p.gates[row] = sum;
 }
 
 /* Says whether this device runs the kernel for few rows, and x and the router suit it. */
 extern "C" bool router_takes(const struct router_params *p, struct launch launch) {
-    return launch.overlap && p->choose.n_rows <= FEW_ROWS && p->dim % 8 == 0 &&
-           p->dim <= FEW_COLUMNS;
+    return launch.overlap && p->n_rows <= FEW_ROWS && p->dim % 8 == 0 && p->dim <= FEW_COLUMNS;
 }
 
 extern "C" cudaError_t launch_router(const struct router_params *p, struct launch launch) {
-    const size_t shared_bytes =
-        p->dim * sizeof(__nv_bfloat16) + (4 * p->choose.n_experts + 1) * sizeof(uint32_t);
-    if (p->choose.n_rows == 0) return cudaSuccess;
-    return launch_clusters(launch, few_rows_kernel, FEW_BLOCKS, dim3(FEW_BLOCKS * p->choose.n_rows),
-                           dim3(32 * FEW_WARPS), shared_bytes, *p);
+    const uint32_t n = p->n_experts + (p->shared_gate != NULL);
+    if (p->n_rows == 0) return cudaSuccess;
+    return launch_kernel(launch, few_rows_kernel, dim3((n + FEW_WARPS - 1) / FEW_WARPS, p->n_rows),
+                         dim3(32 * FEW_WARPS), p->dim * sizeof(__nv_bfloat16), *p);
 }
 
 extern "C" cudaError_t launch_choose(const struct choose_params *p, struct launch launch) {

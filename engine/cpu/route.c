@@ -110,10 +110,13 @@ size_t route_workspace(const struct experts_shape *shape) {
 
 int cpu_route(struct backend *be, const struct route_args *args, struct error *err) {
     struct cpu_backend *cpu = (struct cpu_backend *)be;
+    struct route_args plain = *args;
+    int rc = route_norm(be, &plain, err);
+    if (rc) return rc;
     const uint32_t n_experts = args->router->rows;
     float *logits = args->workspace, *gates = logits + (size_t)args->n_rows * n_experts,
           *biases = gates + args->n_rows;
-    const struct linear_args products = route_products(args, logits, gates);
+    const struct linear_args products = route_products(&plain, logits, gates);
     struct route_job job = {.cpu = cpu,
                             .args = args,
                             .n_experts = n_experts,
@@ -122,7 +125,7 @@ int cpu_route(struct backend *be, const struct route_args *args, struct error *e
                             .bias = values_of(cpu, args->bias, biases),
                             .choice_bias = values_of(cpu, args->choice_bias, biases + n_experts),
                             .factors = values_of(cpu, args->factors, biases + 2 * n_experts)};
-    const int rc = cpu_linear(be, &products, err);
+    rc = cpu_linear(be, &products, err);
     if (rc) return rc;
     pool_run(cpu->pool, route_task, &job, (uint32_t)div_up(args->n_rows, TASK_ROWS));
     return 0;

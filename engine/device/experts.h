@@ -43,6 +43,8 @@ struct routing {
 
 struct route_args {
     const void *x; /* act [n_rows, dim], packed */
+    /* Rows are normalised first, and left in norm->normed, for run().  NULL: x as it is. */
+    const struct rmsnorm_input *norm;
     uint32_t n_rows, n_used;
     const struct routing *routing;
     const struct weight *router;      /* [n_experts, dim]: logits are its products with x */
@@ -58,6 +60,9 @@ struct route_args {
     uint32_t *experts; /* [n_rows, n_used] */
     float *shares;     /* [n_rows, n_used + 1]; the last is that of the shared expert */
 };
+
+/* Normalises the rows of *args by an operation of its own.  Afterwards x is plain. */
+int route_norm(struct backend *be, struct route_args *args, struct error *err);
 
 /* Returns the products that make the logits [n_rows, n_experts] and, with a shared gate, its logits
  * gates [n_rows], both f32 in the caller's memory. */

@@ -57,12 +57,14 @@ static int run_plain(struct decoder *d, uint32_t layer, const struct residual_in
     return rc ? rc : d->be->ops->activate(d->be, &act, err);
 }
 
-/* Routes the rows; x: act [n_rows, dim]. */
-static int route(struct decoder *d, uint32_t layer, const void *x, uint32_t n_rows,
-                 struct error *err) {
+/* Routes the rows; x: act [n_rows, dim].  norm: rows are normalised first, and left there; or
+ * NULL. */
+static int route(struct decoder *d, uint32_t layer, const void *x, const struct rmsnorm_input *norm,
+                 uint32_t n_rows, struct error *err) {
     const struct layer_weights *w = &d->model->layers[layer];
     const struct model_config *c = &d->model->config;
     const struct route_args args = {.x = x,
+                                    .norm = norm,
                                     .n_rows = n_rows,
                                     .n_used = c->layers[layer].n_used,
                                     .routing = &c->routing,
@@ -99,17 +101,16 @@ static int run_routed(struct decoder *d, uint32_t layer, const void *x, void *ou
     return d->be->ops->experts->run(d->be, &args, err);
 }
 
-/* Adds what the rows' experts give to the residual stream.  The input is normalised at once,
- * because the router and the experts both read it. */
+/* Adds what the rows' experts give to the residual stream.  The router normalises the input, which
+ * the experts read, too. */
 static int run_experts(struct decoder *d, uint32_t layer, void *x, uint32_t n_rows,
                        struct error *err) {
     const struct layer_weights *w = &d->model->layers[layer];
     struct residual_input input;
     int rc = residual_norm(d, x, n_rows, &w->ffn_norm, &w->ffn_norm_bias, &input, err);
-    if (!rc) rc = residual_norm_now(d, &input, n_rows, err);
-    if (!rc) rc = route(d, layer, input.x, n_rows, err);
-    if (!rc)
-        rc = run_routed(d, layer, input.x, d->part ? d->part : x, d->part != NULL, n_rows, err);
+    if (!rc) rc = route(d, layer, input.x, input.norm, n_rows, err);
+    const void *normed = input.norm ? input.norm->normed : input.x;
+    if (!rc) rc = run_routed(d, layer, normed, d->part ? d->part : x, d->part != NULL, n_rows, err);
     return rc || !d->part ? rc : residual_add_parts(d, x, n_rows, err);
 }
 
@@ -160,9 +161,9 @@ static int run_dense(struct decoder *d, uint32_t layer, const void *x, uint32_t 
 static int run_both(struct decoder *d, uint32_t layer, void *x, uint32_t n_rows,
                     struct error *err) {
     const struct layer_weights *w = &d->model->layers[layer];
+    const struct rmsnorm_input routed = {&w->router_norm, d->model->config.norm_eps, d->normed};
     int rc = run_dense(d, layer, x, n_rows, err);
-    if (!rc) rc = norm_rows(d, x, &w->router_norm, d->normed, false, 0, n_rows, err);
-    if (!rc) rc = route(d, layer, d->normed, n_rows, err);
+    if (!rc) rc = route(d, layer, x, &routed, n_rows, err);
     if (!rc) rc = norm_rows(d, x, &w->experts_norm, d->normed, false, 0, n_rows, err);
     if (!rc) rc = run_routed(d, layer, d->normed, d->experts_out, true, n_rows, err);
     if (!rc)
