@@ -78,13 +78,12 @@ struct codes_e2m1 {
     static constexpr uint32_t OFFSET[2] = {0, 0};
     static __device__ __forceinline__ void fragment(const uint32_t *words, int i,
                                                     uint32_t (&a)[4]) {
-        const uint32_t word = words[i];
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            const uint32_t sign = word << (12 - 4 * k) & 0x80008000,
-                           size = (k < 2 ? word << (6 - 4 * k) : word >> (4 * k - 6)) & 0x01c001c0;
-            a[k] = sign | size;
-        }
+        /* A product is the code twice: its sign at bit 15, and the rest from bit 6 on. */
+        const uint32_t word = words[i], high = word >> 8;
+        a[0] = (word & 0x000f000f) * 0x1040 & 0x81c081c0;
+        a[1] = (word & 0x00f000f0) * 0x104 & 0x81c081c0;
+        a[2] = (high & 0x000f000f) * 0x1040 & 0x81c081c0;
+        a[3] = (high & 0x00f000f0) * 0x104 & 0x81c081c0;
     }
 };
 

@@ -91,11 +91,12 @@ struct elements_e2m1 {
     static constexpr int BITS = 4, OFFSET = 0, UNIT_EVEN = -126, UNIT_ODD = -126;
     static constexpr bool HAS_OFFSET = false;
     static __device__ __forceinline__ void take(const uint32_t *words, uint32_t (&a)[4]) {
-        const uint32_t w = words[0];
-        a[0] = (w << 12 & 0x80008000u) | (w << 6 & 0x01c001c0u);
-        a[1] = (w << 8 & 0x80008000u) | (w << 2 & 0x01c001c0u);
-        a[2] = (w << 4 & 0x80008000u) | (w >> 2 & 0x01c001c0u);
-        a[3] = (w & 0x80008000u) | (w >> 6 & 0x01c001c0u);
+        /* A product is the code twice, at both places. */
+        const uint32_t w = words[0], high = w >> 8;
+        a[0] = (w & 0x000f000fu) * 0x1040u & 0x81c081c0u;
+        a[1] = (w & 0x00f000f0u) * 0x104u & 0x81c081c0u;
+        a[2] = (high & 0x000f000fu) * 0x1040u & 0x81c081c0u;
+        a[3] = (high & 0x00f000f0u) * 0x104u & 0x81c081c0u;
     }
 };
 
