@@ -8,7 +8,7 @@
 
 enum {
     BARRIERS_BYTES = 2048, /* barriers, and the rows of the block's pairs */
-    GOOD_SHARE = 23,       /* half steps */
+    GOOD_SHARE = 16,       /* half steps */
     PACKED_STEPS = 8,      /* of a piece, at most */
     PLAIN_STEPS = 4,
     LEAST_STEPS = 2,
