@@ -22,6 +22,7 @@
 #include "engine/device/backend.h"
 #include "engine/engine_build.h"
 #include "engine/grammar/grammar_cache.h"
+#include "engine/kv/checkpoints.h"
 #include "engine/kv/disk/disk.h"
 #include "engine/kv/kv_feed.h"
 #include "engine/kv/page_pool.h"
@@ -489,6 +490,8 @@ void engine_destroy(struct engine *e) {
     prefix_cache_destroy(e->space.cache);
     page_pool_destroy(e->space.pool);
     page_pool_destroy(e->space.blocks);
+    checkpoints_destroy(e->space.checkpoints);
+    page_pool_destroy(e->space.state_slots);
     recent_answers_destroy(e->shared.recent);
     team_destroy(e->team);
     grammar_cache_destroy(e->info.grammars);

@@ -16,6 +16,7 @@
 #include "engine/device/sparse.h"
 #include "engine/device/step.h"
 #include "engine/grammar/grammar_cache.h"
+#include "engine/kv/checkpoints.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/prefix_cache.h"
 #include "engine/kv/state_cache.h"
@@ -117,6 +118,15 @@ static void sum_weights(struct engine *e) {
     }
 }
 
+/* Refuses what the states of recurrent layers do not go with yet. */
+static int check_recurrent(const struct engine_config *c, const struct model_config *model,
+                           struct error *err) {
+    if (model->recurrent.n_layers == 0 || !c->disk_path) return 0;
+    return error_set(err, ERR_INVALID,
+                     "--kv-disk-path does not go with a model that has recurrent layers: their "
+                     "states are not written to the disk");
+}
+
 static int load_files(struct engine *e, struct error *err) {
     const struct engine_config *c = &e->config;
     int code = c->tokens_only ? 0 : tokenizer_load(&e->tokenizer, c->model_dir, err);
@@ -124,10 +134,7 @@ static int load_files(struct engine *e, struct error *err) {
     if (!code) code = add_tokenizers_end(e, err);
     if (code) return code;
     const struct model_config *model = e->ranks->model->whole;
-    if (model->recurrent.n_layers > 0)
-        return error_set(err, ERR_UNSUPPORTED,
-                         "the model has recurrent layers (Gated DeltaNet): the engine has no "
-                         "place for their states");
+    if ((code = check_recurrent(c, model, err))) return code;
     if (c->max_model_len > model->max_position)
         return error_set(err, ERR_INVALID,
                          "--max-model-len (%" PRIu32 ") is more than the model's context, %" PRIu32,
@@ -218,7 +225,7 @@ static uint32_t n_windowed(const struct engine *e) {
 static uint64_t most_slots(const struct engine *e, struct device_memory device) {
     const uint64_t longest = (uint64_t)e->config.max_num_seqs * longest_sequence(e);
     const uint64_t n_sparse = e->info.selections ? e->ranks->store.n_host_layers : 0;
-    const uint64_t n_layers = e->ranks->model->config.n_layers - n_sparse - n_windowed(e);
+    const uint64_t n_layers = e->ranks->model->config.n_attention - n_sparse - n_windowed(e);
     if (device.total == 0 || n_layers == 0) return longest;
     const uint64_t n_slots = device.free / (e->ranks->kv.page_bytes * n_layers) * PAGE_TOKENS;
     return min_u64(max_u64(n_slots, e->info.long_rows), longest);
@@ -253,6 +260,7 @@ static int create_decoder(struct team_rank *rank, const struct decoder_limits *l
                           const struct step_limits *largest, struct error *err) {
     struct decoder_limits own = *limits;
     own.store = rank->io.host;
+    if (rank->states.slot_bytes > 0) own.states = &rank->states;
     const int code = decoder_create(&rank->decoder, rank->model, rank->be, &rank->kv, &own, err);
     return code ? code : rank->be->ops->reserve(rank->be, largest, err);
 }
@@ -277,7 +285,7 @@ static int create_workspace(struct engine *e, struct error *err) {
                                         .kv_format = c->kv_format,
                                         .tracked = e->ranks->kv.tracked,
                                         .max_logit_rows = limits.max_logit_rows,
-                                        .n_layers = model->n_layers,
+                                        .n_layers = model->n_attention,
                                         .n_heads = model->n_heads,
                                         .n_kv_heads = model->n_kv_heads,
                                         .head_dim = model->head_dim,
@@ -303,12 +311,12 @@ static int create_workspace(struct engine *e, struct error *err) {
 /* Returns how many layers have no window. */
 static uint32_t count_full_attention(const struct model_config *model) {
     uint32_t n = 0;
-    for (uint32_t l = 0; l < model->n_layers; l++) n += !layer_has_window(model->windows, l);
+    for (uint32_t l = 0; l < model->n_attention; l++) n += !layer_has_window(model->windows, l);
     return n;
 }
 
 static struct longest_text longest_text(const struct engine *e) {
-    return (struct longest_text){.n_layers = e->ranks->model->config.n_layers,
+    return (struct longest_text){.n_layers = e->ranks->model->config.n_attention,
                                  .n_tokens = e->info.max_model_len,
                                  .n_windowed = n_windowed(e),
                                  .window = e->ranks->model->config.window,
@@ -356,10 +364,27 @@ static int alloc_pages(struct engine *e, struct error *err) {
     return code;
 }
 
+/* Makes the pool of recurrent states, where the model has such layers, and counts its slots.  Such
+ * a model has one rank. */
+static int create_states(struct engine *e, struct error *err) {
+    struct state_pool *states = &e->ranks->states;
+    struct backend *be = e->ranks->be;
+    if (states->slot_bytes == 0) return 0;
+    states->n_slots = memory_plan_states(&e->config, states->slot_bytes, be->ops->memory(be),
+                                         e->info.available_bytes);
+    e->info.n_states = states->n_slots;
+    e->info.state_bytes = states->n_slots * (uint64_t)states->slot_bytes;
+    int code = be->ops->alloc(be, e->info.state_bytes, &states->base, err);
+    if (!code) code = page_pool_create(&e->space.state_slots, states->n_slots, err);
+    if (!code) code = checkpoints_create(&e->space.checkpoints, e->space.state_slots, err);
+    e->space.checkpoint_tokens = CHECKPOINT_TOKENS;
+    return code;
+}
+
 static int create_pages(struct engine *e, struct error *err) {
     const struct engine_config *c = &e->config;
     struct backend *be = c->backend;
-    const uint32_t n_layers = e->ranks->model->config.n_layers;
+    const uint32_t n_layers = e->ranks->model->config.n_attention;
     const struct longest_text longest = longest_text(e);
     int code = check_pool(e, err);
     if (!code)
@@ -384,6 +409,10 @@ static bool has_full_attention(const struct layer_group *group, const uint32_t *
 
 static int check_groups(const struct engine *e, struct error *err) {
     uint32_t end = 0;
+    if (e->config.n_groups > 0 && e->ranks->model->config.recurrent.n_layers > 0)
+        return error_set(err, ERR_INVALID,
+                         "filter layers (--filters-file) do not go with a model that has recurrent "
+                         "layers");
     for (uint32_t i = 0; i < e->config.n_groups; i++) {
         const struct layer_group *group = &e->config.groups[i];
         if (group->filter < end || group->filter >= group->first || group->first >= group->end ||
@@ -466,19 +495,21 @@ static int create_scheduler(struct engine *e, struct error *err) {
 
 static int create_memory(struct engine *e, struct error *err) {
     const struct engine_config *c = &e->config;
-    const uint32_t n_layers = e->ranks->model->config.n_layers;
+    const struct model_config *model = &e->ranks->model->config;
     for (uint32_t i = 0; i < team_n_ranks(e->team); i++)
-        e->ranks[i].kv = memory_plan_pages(c, &e->ranks->model->config);
+        e->ranks[i].kv = memory_plan_pages(c, model);
+    e->ranks->states = state_pool_of(&model->recurrent, c->backend->act_dtype, 0);
     e->info.bounded_caches = e->ranks->kv.tracked;
     measure_memory(e);
     int code = create_host_pool(e, err);
     if (!code) code = create_workspace(e, err);
+    if (!code) code = create_states(e, err);
     if (!code) code = create_pages(e, err);
     if (code) return code;
-    e->space.n_layers = n_layers;
+    e->space.n_layers = model->n_attention;
     e->space.feed = c->kv_feed;
-    e->space.windows = e->ranks->model->config.windows;
-    e->space.window = n_windowed(e) > 0 ? e->ranks->model->config.window : 0;
+    e->space.windows = model->windows;
+    e->space.window = n_windowed(e) > 0 ? model->window : 0;
     e->space.io = e->ranks->io;
     e->space.groups = c->groups;
     e->space.n_groups = e->info.selections ? c->n_groups : 0;
@@ -511,7 +542,7 @@ static struct kv_limits kv_limits(const struct engine *e) {
     return (struct kv_limits){
         .max_model_len = e->info.max_model_len,
         .trained_context = e->info.model->max_position,
-        .n_layers = e->info.model->n_layers,
+        .n_layers = e->info.model->n_attention,
         .all_windowed = !model_has_full_attention(e->info.model),
         .learned_positions = e->info.model->positions == POSITIONS_LEARNED,
         .bounded_caches = e->info.bounded_caches,

@@ -15,14 +15,15 @@
 struct kv_pool memory_plan_pages(const struct engine_config *config,
                                  const struct model_config *model) {
     return model_pages(model, config->kv_format,
-                       config->bounded_caches && config->backend->ops->evict);
+                       config->bounded_caches && config->backend->ops->evict &&
+                           model->recurrent.n_layers == 0);
 }
 
 uint32_t memory_plan_n_windowed(const struct engine_config *config,
                                 const struct model_config *model) {
     const bool gives_back = model->window > 0 && !config->batch_invariant;
     uint32_t n = 0;
-    for (uint32_t l = 0; l < model->n_layers && gives_back; l++) n += model->windows[l] > 0;
+    for (uint32_t l = 0; l < model->n_attention && gives_back; l++) n += model->windows[l] > 0;
     return n;
 }
 
@@ -44,7 +45,8 @@ static uint64_t host_pool_bytes(const struct engine_config *config) {
 static uint32_t host_layers_of_pages(const struct host_pool *store,
                                      const struct engine_config *config,
                                      const struct model_config *model) {
-    const uint64_t bytes = (uint64_t)memory_plan_pages(config, model).page_bytes * model->n_layers;
+    const uint64_t bytes =
+        (uint64_t)memory_plan_pages(config, model).page_bytes * model->n_attention;
     return (uint32_t)div_up(bytes, PAGE_TOKENS * host_pool_token_bytes(store));
 }
 
@@ -71,7 +73,7 @@ int memory_plan_host_pool(struct host_pool *store, const struct engine_config *c
 
 bool memory_plan_sparse(const struct engine_config *config, const struct model_config *model) {
     return config->sparse_prefill && config->backend->ops->sparse &&
-           model_has_full_attention(model);
+           model->recurrent.n_layers == 0 && model_has_full_attention(model);
 }
 
 /* Returns how many long rows take a tenth of the memory that the engine may use: of the device's
@@ -133,6 +135,16 @@ uint32_t memory_plan_context(const struct kv_pool *pool, const struct longest_te
     if (memory_plan_text_pages(longest) <= n_blocks * longest->n_layers || n_blocks == 0)
         return longest->n_tokens;
     return (uint32_t)(n_blocks * PAGE_TOKENS);
+}
+
+uint32_t memory_plan_states(const struct engine_config *config, size_t state_bytes,
+                            struct device_memory device, uint64_t available) {
+    const uint64_t useful = 2 * (uint64_t)config->max_num_seqs + MEMORY_PLAN_CHECKPOINTS,
+                   bytes = config->kv_cache_bytes ? config->kv_cache_bytes
+                           : device.total         ? left_of_share(device, config->device_share)
+                           : available            ? available / 4
+                                                  : 3 * useful * state_bytes;
+    return (uint32_t)max_u64(MEMORY_PLAN_STATES, min_u64(useful, bytes / 3 / state_bytes));
 }
 
 static int refuse_plan(uint64_t n_tokens, uint32_t max_model_len, uint64_t need,

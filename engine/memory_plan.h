@@ -70,6 +70,14 @@ uint64_t memory_plan_beside(uint64_t available, uint64_t mapped);
 uint32_t memory_plan_context(const struct kv_pool *pool, const struct longest_text *longest,
                              uint64_t available);
 
+/* Returns how many recurrent states the pool gets.  It is planned before the pages, from the memory
+ * that these get: kv_cache_bytes, what is left of the device's share, or a quarter of `available`.
+ * States take at most a third of that, or the memory of MEMORY_PLAN_STATES if that is more.  There
+ * are two for each sequence at most, and MEMORY_PLAN_CHECKPOINTS beside them. */
+enum { MEMORY_PLAN_STATES = 2, MEMORY_PLAN_CHECKPOINTS = 128 };
+uint32_t memory_plan_states(const struct engine_config *config, size_t state_bytes,
+                            struct device_memory device, uint64_t available);
+
 /* Sets pool->n_pages.  The pool gets kv_cache_bytes or, if that is 0, what is left of the device's
  * share.  In the system's memory (device.total 0) it gets at most a quarter of `available` (0:
  * unknown).  There it also gets no more than four longest sequences, or MEMORY_PLAN_TOKENS tokens

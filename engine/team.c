@@ -427,6 +427,7 @@ static void free_rank(struct team_rank *rank, struct view *view) {
     decoder_destroy(rank->decoder);
     if (rank->store.base) be->ops->host_pool->free(be, rank->store.base);
     if (rank->kv.base) be->ops->free(be, rank->kv.base);
+    if (rank->states.base) be->ops->free(be, rank->states.base);
     model_destroy(rank->model, be);
     free(view->seqs);
     free(view->patterns);

@@ -19,6 +19,7 @@
 
 #include "engine/device/host_pool.h"
 #include "engine/device/pages.h"
+#include "engine/device/recurrent.h"
 #include "engine/kv/page_io.h"
 
 struct backend;
@@ -38,8 +39,9 @@ struct team_rank {
     struct backend *be; /* borrowed */
     /* Made by the team's owner, destroyed with the team: */
     struct model *model;
-    struct kv_pool kv;      /* base NULL: not allocated */
-    struct host_pool store; /* base NULL: there is no host pool */
+    struct kv_pool kv;        /* base NULL: not allocated */
+    struct host_pool store;   /* base NULL: there is no host pool */
+    struct state_pool states; /* base NULL: there are no recurrent layers */
     struct decoder *decoder;
     struct page_io io; /* of this rank and those behind it; the owner sets io.host */
 };

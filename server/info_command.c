@@ -62,7 +62,7 @@ static int plan_kv(struct info *info, const struct options *options, struct erro
     struct engine_config config = engine_setup_config(options, info->dir, info->backend);
     config.bounded_caches = kv_rules_allow(&options->kv_rules, KV_BOUNDED);
     const struct kv_pool pool = memory_plan_pages(&config, model);
-    struct longest_text text = {.n_layers = model->n_layers,
+    struct longest_text text = {.n_layers = model->n_attention,
                                 .n_windowed = memory_plan_n_windowed(&config, model),
                                 .n_tokens = config.max_model_len,
                                 .window = model->window,
@@ -74,7 +74,7 @@ static int plan_kv(struct info *info, const struct options *options, struct erro
     if (text.n_tokens == 0) text.n_tokens = model->max_position;
     info->kv_format = names[config.kv_format];
     info->context = text.n_tokens;
-    info->kv_token_bytes = (uint64_t)pool.page_bytes * model->n_layers / PAGE_TOKENS;
+    info->kv_token_bytes = (uint64_t)pool.page_bytes * model->n_attention / PAGE_TOKENS;
     info->kv_bytes = memory_plan_text_pages(&text) * pool.page_bytes;
     return 0;
 }

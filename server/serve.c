@@ -347,7 +347,8 @@ static void log_left_out(const struct serve *s) {
 static void warn_of_memory(const struct serve *s) {
     const struct engine_info *info = s->server.info;
     const double mib = 1 << 20;
-    const uint64_t planned = info->kv_bytes + info->host_pool_bytes + info->workspace_bytes;
+    const uint64_t planned =
+        info->kv_bytes + info->state_bytes + info->host_pool_bytes + info->workspace_bytes;
     if (info->device_bytes || info->available_bytes == 0) return;
     if (planned > info->available_bytes)
         log_event(
@@ -382,6 +383,9 @@ static void log_plan(const struct serve *s) {
               " tokens in %u pages), workspace %.1f MiB",
               (double)info->weight_bytes / mib, (double)info->kv_bytes / mib, info->kv_tokens,
               info->n_pages, (double)info->workspace_bytes / mib);
+    if (info->n_states > 0)
+        log_event(LOG_INFO, "memory plan: %u recurrent states and checkpoints, %.1f MiB",
+                  info->n_states, (double)info->state_bytes / mib);
     if (info->host_pool_bytes > 0)
         log_event(LOG_INFO, "memory plan: host pool %.1f MiB", (double)info->host_pool_bytes / mib);
     if (info->long_rows > 0)

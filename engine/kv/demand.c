@@ -24,6 +24,7 @@ struct kv_amount kv_missing(const struct kv_sequence *kv, uint64_t n_tokens) {
     const struct kv_needs needs = kv_needs(kv, n_tokens);
     struct kv_amount missing = needs.beside;
     missing.pages += kv_lists_missing(kv, needs.lengths);
+    missing.states = sequence_recurrent_missing(kv);
     return missing;
 }
 
@@ -36,13 +37,15 @@ struct kv_amount kv_unavailable(const struct kv_space *space, struct kv_amount m
     struct kv_amount out = {.pages = beyond(missing.pages + left.pages, kv_n_available(space))};
     if (missing.blocks > 0)
         out.blocks = beyond(missing.blocks + left.blocks, kv_n_available_blocks(space));
+    if (missing.states > 0)
+        out.states = beyond(missing.states + left.states, kv_n_available_states(space));
     return out;
 }
 
 bool kv_is_available(const struct kv_space *space, struct kv_amount missing,
                      struct kv_amount left) {
     const struct kv_amount out = kv_unavailable(space, missing, left);
-    return out.pages == 0 && out.blocks == 0;
+    return out.pages == 0 && out.blocks == 0 && out.states == 0;
 }
 
 uint32_t kv_n_matchable(const struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {

@@ -31,6 +31,7 @@ int kv_sequence_init(struct kv_sequence *kv, const struct kv_space *space,
     kv->layers = calloc(space->n_layers, sizeof(*kv->layers));
     kv->views = calloc(space->n_layers, sizeof(*kv->views));
     sequence_state_init(kv);
+    sequence_recurrent_init(kv);
     if (kv->layers && kv->views) return 0;
     kv_sequence_fini(kv);
     return ERR_NOMEM;
@@ -67,7 +68,8 @@ struct kv_amount kv_most(const struct kv_space *space, const struct kv_plan *pla
 /* Returns how many rows the next step may have; under a budget no step crosses the end of a
  * chunk. */
 static uint32_t max_rows(const struct kv_sequence *kv) {
-    return min_u32(sequence_state_max_rows(kv), kv_needs(kv, kv->n_tokens).n_rows);
+    const uint32_t most = min_u32(sequence_state_max_rows(kv), sequence_recurrent_max_rows(kv));
+    return min_u32(most, kv_needs(kv, kv->n_tokens).n_rows);
 }
 
 /* Returns how many of the first n_tokens tokens are not evicted once they are stored. */
@@ -221,6 +223,7 @@ uint32_t kv_match(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max
     }
     sequence_prefix_use(kv, &match);
     kv->n_tokens = kv->n_found = match.n_tokens;
+    sequence_recurrent_match(kv, match.n_cached);
     for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++)
         if ((*kind)->matched) (*kind)->matched(kv);
     sequence_state_match(kv, tokens, n_max);
@@ -232,6 +235,7 @@ int kv_reserve(struct kv_sequence *kv, uint32_t n_tokens) {
     const uint64_t n_listed = kv_lists_missing(kv, needs.lengths);
     struct kv_amount missing = needs.beside;
     missing.pages += n_listed;
+    missing.states = sequence_recurrent_missing(kv);
     if (!kv_is_available(kv->space, missing, (struct kv_amount){0})) return ERR_FULL;
     int code = n_listed > 0 ? kv_lists_grow_to(kv, needs.lengths) : 0;
     if (!code) code = sequence_prefix_grow(kv, n_tokens);
@@ -240,6 +244,7 @@ int kv_reserve(struct kv_sequence *kv, uint32_t n_tokens) {
     if (code) return code;
     for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++)
         if ((*kind)->take) (*kind)->take(kv, n_tokens);
+    sequence_recurrent_take(kv);
     return kv_lists_take(kv, needs.lengths);
 }
 
@@ -251,6 +256,7 @@ void kv_view(struct kv_sequence *kv, uint32_t first_row, uint32_t n_rows, struct
         kv->views[l] = (struct kv_view){kv->layers[l].pages, kv->n_tokens + n_new, kv->n_tokens};
     for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++)
         if ((*kind)->describe) (*kind)->describe(kv, n_new, seq);
+    sequence_recurrent_describe(kv, seq);
     assert(kv_n_pages(kv->views[0].n_slots) <= kv->layers[0].n + kv->plan.n_buffer_pages);
     for (uint32_t l = 0; l < kv->space->n_layers; l++) kv->views[l].append_slot += first_row;
     seq->n_rows = n_rows;
@@ -261,6 +267,7 @@ void kv_view(struct kv_sequence *kv, uint32_t first_row, uint32_t n_rows, struct
 
 void kv_commit(struct kv_sequence *kv, uint32_t n_rows) {
     kv->n_tokens += n_rows;
+    sequence_recurrent_commit(kv);
 }
 
 void kv_take_back(struct kv_sequence *kv, uint32_t n_tokens) {
@@ -278,6 +285,7 @@ int kv_submitted(struct kv_sequence *kv, const uint32_t *tokens, const struct la
 
 void kv_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
     sequence_prefix_insert(kv, tokens, n_tokens);
+    sequence_recurrent_insert(kv, n_tokens);
     kv_mark_valid(kv, n_tokens);
 }
 
@@ -330,6 +338,7 @@ int kv_start(struct kv_sequence *kv, const struct kv_wish *wish, struct error *e
 /* Gives every page back; what is swapped stays. */
 static void give_back(struct kv_sequence *kv) {
     kv_forget_reading(kv);
+    sequence_recurrent_release(kv);
     sequence_prefix_release(kv);
     kv_lists_trim(kv, 0);
     release_kinds(kv);

@@ -46,6 +46,7 @@
 #include "engine/kv/read_ahead.h"
 #include "engine/kv/selection.h"
 #include "engine/kv/sequence_prefix.h"
+#include "engine/kv/sequence_recurrent.h"
 #include "engine/kv/sequence_state.h"
 #include "engine/kv/swap.h"
 #include "engine/request/usage.h"
@@ -85,12 +86,13 @@ struct kv_sequence {
                                  match and reserve */
     uint32_t n_expired;       /* first pages that windowed layers have given back, or never had */
     /* Its parts: */
-    struct sequence_prefix prefix;   /* blocks of the text, shared with others */
-    struct sequence_state state;     /* states, where it keeps a budget */
-    struct sequence_reading reading; /* what the disk has of it */
-    struct kv_selection selection;   /* what sparse layers see */
-    struct kv_swap swap;             /* its pages in the host pool, while it is suspended */
-    struct kv_saved *saved;          /* NULL, or pages that cannot be computed again, in memory */
+    struct sequence_prefix prefix;       /* blocks of the text, shared with others */
+    struct sequence_state state;         /* states, where it keeps a budget */
+    struct sequence_recurrent recurrent; /* its recurrent state, where the model has such layers */
+    struct sequence_reading reading;     /* what the disk has of it */
+    struct kv_selection selection;       /* what sparse layers see */
+    struct kv_swap swap;                 /* its pages in the host pool, while it is suspended */
+    struct kv_saved *saved; /* NULL, or pages that cannot be computed again, in memory */
 };
 
 /* Initialises kv for a sequence of this plan, without pages; the space is borrowed, the plan

@@ -11,6 +11,7 @@
 #include "engine/kv/page_io.h"
 #include "engine/kv/page_list.h"
 
+struct checkpoints;
 struct kv_disk;
 struct kv_feed;
 struct kv_plan;
@@ -23,9 +24,9 @@ struct state_cache;
 /* Set in the salts of blocks and states that must not outlive the process. */
 #define KV_SALT_PRIVATE (UINT64_C(1) << 63)
 
-/* Pages of the pool, and blocks of the host pool (host_pool.h). */
+/* Pages of the pool, blocks of the host pool (host_pool.h), and slots of recurrent states. */
 struct kv_amount {
-    uint64_t pages, blocks;
+    uint64_t pages, blocks, states;
 };
 
 /* Pages number `first` to first + n - 1 of a layer's list. */
@@ -52,7 +53,12 @@ struct kv_space {
     struct page_pool *blocks;   /* of the host pool; NULL: there is none */
     struct prefix_cache *cache; /* NULL: prefixes are not shared */
     struct state_cache *states; /* NULL: states are not kept */
-    uint32_t n_layers;
+    uint32_t n_layers;          /* that attend: recurrent ones have no pages */
+    /* Of a model with recurrent layers, else NULL: slots of their states, and those that are
+     * checkpoints.  A text leaves one every checkpoint_tokens tokens. */
+    struct page_pool *state_slots;
+    struct checkpoints *checkpoints;
+    uint32_t checkpoint_tokens;   /* a multiple of PAGE_TOKENS */
     const uint32_t *windows;      /* as in struct step */
     uint32_t window;              /* the largest; 0: there is none, or sequences keep all pages */
     struct page_io io;            /* the memory of pages and host blocks */

@@ -31,6 +31,7 @@
 #include "engine/base/siphash.h"
 #include "engine/base/sizes.h"
 #include "engine/device/pages.h"
+#include "engine/kv/checkpoints.h"
 #include "engine/kv/disk/disk.h"
 #include "engine/kv/kv_feed.h"
 #include "engine/kv/kv_space.h"
@@ -45,6 +46,7 @@ struct block {
     uint32_t n_users, n_children;
     uint32_t n_needing[KV_N_ROLES];
     uint32_t token_block;  /* KV_NO_PAGE: none */
+    uint32_t checkpoint;   /* CHECKPOINT_NONE: none */
     uint32_t older, newer; /* in its list */
     uint32_t next;         /* in its bucket, or in the list of vacant entries */
     bool dropped[KV_N_ROLES];
@@ -434,6 +436,7 @@ static void drop(struct prefix_cache *cache, uint32_t block) {
     if (b->is_offloaded) release_host_blocks(cache, block);
     else release_all_pages(cache, block);
     release_token_block(cache, b);
+    prefix_cache_drop_checkpoint(cache, block);
     b->next = cache->vacant;
     cache->vacant = block;
     cache->n_blocks--;
@@ -684,8 +687,12 @@ static uint32_t add_block(struct prefix_cache *cache, uint32_t parent, uint64_t 
     struct block *b = &cache->blocks[block];
     cache->vacant = b->next;
     uint32_t *bucket = &cache->buckets[hash & cache->bucket_mask];
-    *b = (struct block){
-        .hash = hash, .salt = salt, .parent = parent, .next = *bucket, .token_block = KV_NO_PAGE};
+    *b = (struct block){.hash = hash,
+                        .salt = salt,
+                        .parent = parent,
+                        .next = *bucket,
+                        .token_block = KV_NO_PAGE,
+                        .checkpoint = CHECKPOINT_NONE};
     for (unsigned role = 0; role < KV_N_ROLES; role++) b->dropped[role] = cache->n_of[role] > 0;
     *bucket = block;
     if (parent != PREFIX_NONE) {
@@ -720,6 +727,23 @@ uint32_t prefix_cache_insert(struct prefix_cache *cache, uint32_t parent, uint64
     drop_unneeded(cache, block);
     tell(cache, block);
     return block;
+}
+
+uint32_t prefix_cache_checkpoint(const struct prefix_cache *cache, uint32_t block) {
+    return cache->blocks[block].checkpoint;
+}
+
+void prefix_cache_set_checkpoint(struct prefix_cache *cache, uint32_t block, uint32_t slot) {
+    assert(cache->blocks[block].checkpoint == CHECKPOINT_NONE);
+    cache->blocks[block].checkpoint = slot;
+    checkpoints_add(cache->space->checkpoints, slot, block);
+}
+
+void prefix_cache_drop_checkpoint(struct prefix_cache *cache, uint32_t block) {
+    struct block *b = &cache->blocks[block];
+    if (b->checkpoint == CHECKPOINT_NONE) return;
+    checkpoints_remove(cache->space->checkpoints, b->checkpoint);
+    b->checkpoint = CHECKPOINT_NONE;
 }
 
 uint32_t prefix_cache_n_blocks(const struct prefix_cache *cache) {

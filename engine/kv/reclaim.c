@@ -2,6 +2,7 @@
 #include "engine/kv/reclaim.h"
 
 #include "engine/base/error.h"
+#include "engine/kv/checkpoints.h"
 #include "engine/kv/disk/disk.h"
 #include "engine/kv/kv_space.h"
 #include "engine/kv/offer.h"
@@ -33,6 +34,18 @@ static void evict_oldest(const struct kv_space *space) {
 int kv_make_free(const struct kv_space *space, uint64_t n_pages) {
     if (n_pages > kv_n_available(space)) return ERR_FULL;
     while (page_pool_n_free(space->pool) < n_pages) evict_oldest(space);
+    return 0;
+}
+
+uint64_t kv_n_available_states(const struct kv_space *space) {
+    if (!space->state_slots) return 0;
+    return (uint64_t)page_pool_n_free(space->state_slots) + checkpoints_n_idle(space->checkpoints);
+}
+
+int kv_make_states_free(const struct kv_space *space, uint32_t n) {
+    if (n > kv_n_available_states(space)) return ERR_FULL;
+    while (page_pool_n_free(space->state_slots) < n)
+        prefix_cache_drop_checkpoint(space->cache, checkpoints_oldest(space->checkpoints));
     return 0;
 }
 

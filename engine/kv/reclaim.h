@@ -29,6 +29,13 @@ uint64_t kv_n_available(const struct kv_space *space);
  * fewer could be free, and nothing has been evicted. */
 int kv_make_free(const struct kv_space *space, uint64_t n_pages);
 
+/* Returns how many slots of recurrent states could be taken: free ones, and checkpoints that no
+ * sequence holds.  0: there are none. */
+uint64_t kv_n_available_states(const struct kv_space *space);
+/* Evicts checkpoints, the least recently used first, until n slots are free.  ERR_FULL: fewer could
+ * be free, and nothing has been evicted. */
+int kv_make_states_free(const struct kv_space *space, uint32_t n);
+
 /* Returns how many pages of unused cached blocks and of cached states are in the host pool. */
 uint32_t kv_n_offloaded(const struct kv_space *space);
 /* Returns how many host blocks those pages in the host pool take, without token blocks

@@ -10,6 +10,7 @@
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/device/host_pool.h"
+#include "engine/kv/checkpoints.h"
 #include "engine/kv/kind.h"
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/lists.h"
@@ -90,6 +91,12 @@ static bool has_sparse(const struct kv_sequence *kv, uint32_t block) {
     return has_token_block || !prefix_cache_sparse_dropped(cache, block);
 }
 
+/* Tells whether a sequence can begin behind the block: recurrent layers need their state there. */
+static bool has_state(const struct kv_sequence *kv, uint32_t block) {
+    return !kv->space->state_slots ||
+           prefix_cache_checkpoint(kv->space->cache, block) != CHECKPOINT_NONE;
+}
+
 /* Blocks of the text that are in the cache; how many of them have what is needed in sparse layers,
  * and how many have all that the next row needs. */
 struct found {
@@ -109,7 +116,7 @@ static struct found find_blocks(const struct kv_sequence *kv, const uint32_t *to
         found.n_named = i + 1;
         if (found.n_sparse == i && has_sparse(kv, parent)) found.n_sparse = i + 1;
         if (prefix_cache_window_dropped(cache, parent)) dropped_end = i + 1;
-        if (found.n_sparse > i &&
+        if (found.n_sparse > i && has_state(kv, parent) &&
             dropped_end <= kv_window_n_behind(kv->space, (i + 1) * PAGE_TOKENS))
             found.n_enough = i + 1;
     }
@@ -125,7 +132,9 @@ static struct prefix_match find(const struct kv_sequence *kv, const uint32_t *to
     const uint32_t n_tokens = found.n_enough * PAGE_TOKENS, n_swapped = kv_swap_n_tokens(kv),
                    n_usable = uses_token_blocks(kv) ? found.n_named : found.n_sparse;
     if (n_swapped <= n_tokens || n_usable < kv_swap_n_shared(kv))
-        return (struct prefix_match){.n_blocks = found.n_enough, .n_tokens = n_tokens};
+        return (struct prefix_match){.n_blocks = found.n_enough,
+                                     .n_tokens = n_tokens,
+                                     .n_cached = found.n_named * PAGE_TOKENS};
     return (struct prefix_match){.n_blocks = min_u32(n_usable, n_swapped / PAGE_TOKENS),
                                  .n_tokens = n_swapped,
                                  .is_swapped = true};

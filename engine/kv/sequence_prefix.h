@@ -34,6 +34,7 @@ struct sequence_prefix {
 struct prefix_match {
     uint32_t n_blocks; /* blocks of the cache with the first of them */
     uint32_t n_tokens; /* in all */
+    uint32_t n_cached; /* whose blocks are cached, though a recurrent state may be missing */
     bool is_swapped;   /* the rest is in the sequence's swapped data, as are all window pages */
 };
 

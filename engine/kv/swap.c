@@ -196,7 +196,7 @@ int kv_swap_out(struct kv_sequence *kv, struct error *err) {
     struct kv_swap *swap = &kv->swap;
     if (swap->is_claimed) give_up(kv);
     /* Nothing has been computed since match(): the sequence failed to start, and its data stay. */
-    if (!space->swaps || kv->n_tokens == kv->n_found) return 0;
+    if (!space->swaps || space->state_slots || kv->n_tokens == kv->n_found) return 0;
     swap->n_tokens = kv->n_tokens;
     swap->n_shared = sequence_prefix_n_shared(kv);
     swap->n_expired = kv->n_expired;

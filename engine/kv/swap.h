@@ -10,7 +10,9 @@
  *
  * Swapped data are only a cache, and their blocks are offered (page_pool.h) until they are claimed.
  * A running sequence may take the blocks of waiting ones, always all of a sequence's.  A sequence
- * whose swapped pages, or whose first blocks in the prefix cache, are gone is computed again.
+ * whose swapped pages, or whose first blocks in the prefix cache, are gone is computed again.  So
+ * is one with a recurrent state, from its last checkpoint on (sequence_recurrent.h): without that
+ * state its pages are of no use.
  *
  * Thread: engine.  Memory: a list of blocks per sequence, which grows in kv_swap_out(). */
 #ifndef ENGINE_KV_SWAP_H

@@ -154,6 +154,10 @@ int decoder_create(struct decoder **out, const struct model *model, struct backe
     if (kv->n_kv_heads != c->n_kv_heads || kv->head_dim != c->head_dim)
         return error_set(err, ERR_INVALID,
                          "decoder: the shape of the pages is not that of the model");
+    if (c->recurrent.n_layers > 0 && (!limits->states || limits->max_long_rows > 0))
+        return error_set(err, ERR_INVALID,
+                         "decoder: recurrent layers need a pool of states, and have no layer-major "
+                         "prompts");
     struct decoder *d = calloc(1, sizeof(*d));
     if (!d) return error_set(err, ERR_NOMEM, "decoder: no memory");
     *d = (struct decoder){.model = model, .be = be, .kv = kv, .limits = *limits};

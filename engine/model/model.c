@@ -107,7 +107,9 @@ static int check_format(const struct loader *l, const struct weight_format *form
  * it. */
 static int choose_random_format(const struct loader *l, struct weight *host) {
     const struct weight_format *format = l->source->random_format;
-    const bool is_matrix = l->query.rule->rows != SIDE_VECTOR && !weights_are_router(l->query.rule);
+    const struct weight_rule *rule = l->query.rule;
+    const bool is_matrix =
+        rule->rows != SIDE_VECTOR && !rule->is_small && !weights_are_router(rule);
     char why[96];
     if (!format || !is_matrix || (!l->query.shape && !element_is_packed(format->element))) return 0;
     host->format = *format;

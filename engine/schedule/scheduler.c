@@ -17,6 +17,7 @@
 #include "engine/device/host_pool.h"
 #include "engine/device/select.h"
 #include "engine/device/sparse.h"
+#include "engine/kv/checkpoints.h"
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/prefix_cache.h"
@@ -612,6 +613,14 @@ static void count_host_pool(const struct scheduler *s, struct engine_stats *out)
     out->pages_offloaded = kv_n_offloaded(space);
 }
 
+static void count_states(const struct scheduler *s, struct engine_stats *out) {
+    const struct kv_space *space = s->space;
+    if (!space->state_slots) return;
+    out->n_states_used =
+        page_pool_n_pages(space->state_slots) - page_pool_n_free(space->state_slots);
+    out->checkpoints = checkpoints_stats(space->checkpoints);
+}
+
 static void add_levels(const struct sequence *seq, struct engine_stats *out) {
     const struct kv_usage usage = kv_report(&seq->kv, seq->n_done);
     out->policies[seq->kv.plan.type].n_running++;
@@ -642,6 +651,7 @@ void scheduler_stats(const struct scheduler *s, struct engine_stats *out) {
     out->pages_free = page_pool_n_free(s->space->pool);
     out->pages_total = page_pool_n_pages(s->space->pool);
     count_host_pool(s, out);
+    count_states(s, out);
     for (uint32_t i = 0; i < s->n_running; i++) {
         add_levels(s->running[i], out);
         add_running(s->running[i], out);

@@ -9,6 +9,7 @@
 
 #include "engine/base/histogram.h"
 #include "engine/device/sparse.h"
+#include "engine/kv/checkpoints.h"
 #include "engine/kv/disk/disk.h"
 #include "engine/request/kv_choice.h"
 #include "engine/request/kv_policies.h"
@@ -75,6 +76,9 @@ struct engine_stats {
     uint64_t host_pool_used_bytes; /* of engine_info.host_pool_bytes, but for cached blocks */
     uint32_t pages_offloaded;      /* pages that the prefix cache keeps in the host pool */
     uint64_t n_swapped_out, n_swapped_in; /* pages swapped to the host pool, and back */
+    /* Recurrent states in use, checkpoints among them (kv/checkpoints.h). */
+    uint32_t n_states_used;
+    struct checkpoint_stats checkpoints;
     /* Prompts that began to be computed sparsely, and what their steps visited, by pattern. */
     uint64_t n_sparse;
     struct sparse_totals sparse;

@@ -201,6 +201,26 @@ static void write_memory(const struct metrics_text *text, const struct engine_st
     metrics_text_values(text, values, COUNT(values));
 }
 
+/* Writes the numbers of a model with recurrent layers. */
+static void write_states(const struct metrics_text *text, const struct engine_stats *stats,
+                         const struct engine_info *info) {
+    const struct metric_value values[] = {
+        {{{"quire_recurrent_states"}, "Recurrent states that there is memory for."},
+         info->n_states},
+        {{{"quire_recurrent_states_bytes"}, "Bytes of that memory."}, (double)info->state_bytes},
+        {{{"quire_recurrent_states_used"},
+          "Recurrent states in use, by sequences and as checkpoints."},
+         stats->n_states_used},
+        {{{"quire_checkpoints"}, "Checkpoints that a prompt can begin from."},
+         stats->checkpoints.n},
+        {{{"quire_checkpoints_left_total"}, "Checkpoints that sequences have left."},
+         (double)stats->checkpoints.n_added},
+        {{{"quire_checkpoints_hits_total"}, "Sequences that began from a checkpoint."},
+         (double)stats->checkpoints.n_used},
+    };
+    if (info->n_states > 0) metrics_text_values(text, values, COUNT(values));
+}
+
 static void write_disk(const struct metrics_text *text, const struct kv_disk_stats *disk) {
     const struct metric_value values[] = {
         {{{"quire_kv_disk_items"}, "Cached blocks and states on disk."}, (double)disk->n_items},
@@ -444,6 +464,7 @@ void metrics_write(const struct server *server, const struct engine_stats *stats
     write_tokens(&text, stats, &server->throughput);
     write_policies(&text, stats);
     write_kv_numbers(&text, stats);
+    write_states(&text, stats, server->info);
     write_memory(&text, stats, server->info, &server->limits.kv.offload);
     if (stats->disk.max_bytes > 0) write_disk(&text, &stats->disk);
     write_prefill(&text, counters, &stats->sparse);

@@ -216,7 +216,8 @@ TEST(the_store_has_whole_blocks) {
                                    .groups = groups,
                                    .n_groups = 2,
                                    .host_pool_bytes = 3 * block - 1};
-    const struct model_config model = {.n_layers = 9, .n_kv_heads = 4, .head_dim = 128};
+    const struct model_config model = {
+        .n_layers = 9, .n_attention = 9, .n_kv_heads = 4, .head_dim = 128};
     struct host_pool store;
     struct error err = {0};
     assert_int_equal(memory_plan_host_pool(&store, &config, &model, &err), 0);
@@ -254,7 +255,8 @@ TEST(without_selections_a_block_is_for_all_layers) {
     const struct layer_group groups[] = {{0, 2, 9}};
     const struct backend_ops ops = {.evict = &fake_evict, .host_pool = &fake_host_pool};
     struct backend backend = {.ops = &ops};
-    const struct model_config model = {.n_layers = 9, .n_kv_heads = 4, .head_dim = 128};
+    const struct model_config model = {
+        .n_layers = 9, .n_attention = 9, .n_kv_heads = 4, .head_dim = 128};
     const uint64_t plain = 9 * 64 * 2 * 4 * 128 * 2;
     struct engine_config config = {.kv_format = PAGE_BF16,
                                    .backend = &backend,
@@ -294,7 +296,12 @@ static const struct layer_group million_groups[] = {{2, 4, 8}, {8, 10, 18}, {18,
 static int plan_million(struct million *m, uint64_t host_pool_bytes, struct error *err) {
     *m = (struct million){
         .ops = {.sparse = &fake_sparse, .select = &fake_select, .host_pool = &fake_host_pool},
-        .model = {.n_layers = 32, .dim = 4096, .n_heads = 32, .n_kv_heads = 8, .head_dim = 128},
+        .model = {.n_layers = 32,
+                  .n_attention = 32,
+                  .dim = 4096,
+                  .n_heads = 32,
+                  .n_kv_heads = 8,
+                  .head_dim = 128},
         .config = {.kv_format = PAGE_BF16,
                    .device_share = 0.97,
                    .sparse_prefill = true,

@@ -1,0 +1,57 @@
+/* checkpoints.h - recurrent states (recurrent.h) that a later text may begin from, by age.
+ *
+ *   blocks        [ 0 ][ 1 ][ 2 ][ 3 ][ 4 ][ 5 ]    of the prefix cache
+ *   checkpoints             ▲              ▲        states behind blocks 2 and 5, each in a slot
+ *
+ * A checkpoint is the state after a block of the prefix cache.  It is found with the block: a text
+ * begins at the deepest of its cached blocks that has one.  The block's entry names the slot; this
+ * list says which checkpoint was used least recently.  That one is evicted for a running sequence,
+ * or for a newer one.  The pages of its block stay: a state takes as much memory as those of
+ * thousands of tokens.
+ *
+ * A slot of the pool has a reference for each holder, as a page has.  A sequence that begins from a
+ * checkpoint holds it until its first step, which writes into a slot of its own.
+ *
+ * Thread: engine.  Memory: allocates at create, never afterwards. */
+#ifndef ENGINE_KV_CHECKPOINTS_H
+#define ENGINE_KV_CHECKPOINTS_H
+
+#include <stdint.h>
+
+struct checkpoints; /* opaque: the fields live in checkpoints.c */
+struct error;
+struct page_pool;
+
+#define CHECKPOINT_NONE UINT32_MAX /* no slot, or no block */
+
+/* A long text leaves a checkpoint each time it has so many more tokens.  A state of a model of 27B
+ * takes as much memory as the pages of about 2,300. */
+enum { CHECKPOINT_TOKENS = 8192 };
+
+/* Creates an empty list for the slots of a pool, which is borrowed.  ERR_NOMEM. */
+int checkpoints_create(struct checkpoints **out, struct page_pool *slots, struct error *err);
+void checkpoints_destroy(struct checkpoints *list); /* NULL is allowed */
+
+/* Adds the slot as the checkpoint of a block, and takes over a reference to it. */
+void checkpoints_add(struct checkpoints *list, uint32_t slot, uint32_t block);
+/* Notes that the checkpoint is used now. */
+void checkpoints_use(struct checkpoints *list, uint32_t slot);
+/* Removes a checkpoint from the list, and releases its slot. */
+void checkpoints_remove(struct checkpoints *list, uint32_t slot);
+
+/* Returns the block whose checkpoint the slot is. */
+uint32_t checkpoints_block(const struct checkpoints *list, uint32_t slot);
+/* Returns the block of the least recently used checkpoint that no sequence holds, or
+ * CHECKPOINT_NONE. */
+uint32_t checkpoints_oldest(const struct checkpoints *list);
+/* Returns how many checkpoints no sequence holds. */
+uint32_t checkpoints_n_idle(const struct checkpoints *list);
+
+/* How many checkpoints there are, and how many have been added and used so far. */
+struct checkpoint_stats {
+    uint32_t n;
+    uint64_t n_added, n_used;
+};
+struct checkpoint_stats checkpoints_stats(const struct checkpoints *list);
+
+#endif

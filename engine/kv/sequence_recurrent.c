@@ -1,0 +1,166 @@
+/* sequence_recurrent.c - see sequence_recurrent.h. */
+#include "engine/kv/sequence_recurrent.h"
+
+#include "engine/base/sizes.h"
+#include "engine/device/pages.h"
+#include "engine/device/recurrent.h"
+#include "engine/device/step.h"
+#include "engine/kv/checkpoints.h"
+#include "engine/kv/kv_sequence.h"
+#include "engine/kv/page_pool.h"
+#include "engine/kv/prefix_cache.h"
+#include "engine/kv/reclaim.h"
+#include "engine/kv/sequence_prefix.h"
+
+void sequence_recurrent_init(struct kv_sequence *kv) {
+    kv->recurrent = (struct sequence_recurrent){
+        .slot = CHECKPOINT_NONE, .next = CHECKPOINT_NONE, .passing = CHECKPOINT_NONE};
+}
+
+static void release(struct page_pool *slots, uint32_t *slot) {
+    if (*slot != CHECKPOINT_NONE) page_pool_release(slots, slot, 1);
+    *slot = CHECKPOINT_NONE;
+}
+
+/* Tells whether the sequence has a slot that its next step may write. */
+static bool can_write(const struct kv_sequence *kv) {
+    const struct sequence_recurrent *r = &kv->recurrent;
+    if (r->next != CHECKPOINT_NONE) return true;
+    return r->slot != CHECKPOINT_NONE && page_pool_n_holders(kv->space->state_slots, r->slot) == 1;
+}
+
+/* Tells whether the sequence runs: a step has written its state. */
+static bool has_begun(const struct kv_sequence *kv) {
+    return kv->n_tokens > kv->n_found;
+}
+
+uint32_t sequence_recurrent_missing(const struct kv_sequence *kv) {
+    return kv->space->state_slots && !has_begun(kv) && !can_write(kv);
+}
+
+void sequence_recurrent_match(struct kv_sequence *kv, uint32_t n_cached) {
+    struct sequence_recurrent *r = &kv->recurrent;
+    const struct kv_space *space = kv->space;
+    const uint32_t n_blocks = kv->n_tokens / PAGE_TOKENS;
+    if (!space->state_slots) return;
+    r->branch = n_cached;
+    if (n_blocks == 0) return;
+    r->slot = prefix_cache_checkpoint(space->cache, sequence_prefix_block(kv, n_blocks - 1));
+    page_pool_share(space->state_slots, &r->slot, 1);
+    checkpoints_use(space->checkpoints, r->slot);
+}
+
+/* Makes the state in `slot` the sequence's own, because there is no other slot. */
+static void give_up_checkpoint(struct kv_sequence *kv) {
+    struct sequence_recurrent *r = &kv->recurrent;
+    const struct kv_space *space = kv->space;
+    while (r->n_pending > 0) release(space->state_slots, &r->pending[--r->n_pending].slot);
+    if (page_pool_n_holders(space->state_slots, r->slot) > 1)
+        prefix_cache_drop_checkpoint(space->cache, checkpoints_block(space->checkpoints, r->slot));
+}
+
+void sequence_recurrent_take(struct kv_sequence *kv) {
+    const struct kv_space *space = kv->space;
+    if (!space->state_slots || can_write(kv)) return;
+    if (kv_make_states_free(space, 1) == 0)
+        page_pool_take_sure(space->state_slots, &kv->recurrent.next, 1);
+    else give_up_checkpoint(kv);
+}
+
+/* Tells whether blocks behind the prompt are shared. */
+static bool shares_answer(const struct kv_sequence *kv) {
+    return kv->space->cache && !kv->space->batch_invariant;
+}
+
+/* Returns the end of the prompt's last block from which another choice may begin. */
+static uint32_t last_end(const struct kv_sequence *kv) {
+    return (kv->plan.n_prompt - 1) / PAGE_TOKENS * PAGE_TOKENS;
+}
+
+/* Returns the next end of a block in the prompt that gets a checkpoint, UINT32_MAX: there is
+ * none. */
+static uint32_t next_end(const struct kv_sequence *kv, uint32_t n_tokens) {
+    const uint32_t every = kv->space->checkpoint_tokens, last = last_end(kv),
+                   ends[] = {(n_tokens / every + 1) * every, kv->recurrent.branch, last};
+    uint32_t next = UINT32_MAX;
+    for (int i = 0; i < 3 && kv->space->cache; i++)
+        if (ends[i] > n_tokens && ends[i] <= last) next = min_u32(next, ends[i]);
+    return next;
+}
+
+uint32_t sequence_recurrent_max_rows(const struct kv_sequence *kv) {
+    if (!kv->space->state_slots) return UINT32_MAX;
+    const uint32_t next = next_end(kv, kv->n_tokens);
+    return next == UINT32_MAX ? next : next - kv->n_tokens;
+}
+
+void sequence_recurrent_describe(const struct kv_sequence *kv, struct step_seq *seq) {
+    const struct sequence_recurrent *r = &kv->recurrent;
+    if (!kv->space->state_slots) return;
+    seq->state.from = r->slot == CHECKPOINT_NONE ? STATE_ZERO : r->slot;
+    seq->state.to = r->next == CHECKPOINT_NONE ? r->slot : r->next;
+}
+
+/* Keeps the state behind the stored tokens for a checkpoint. */
+static void keep(struct kv_sequence *kv, bool is_passing) {
+    struct sequence_recurrent *r = &kv->recurrent;
+    if (r->n_pending == RECURRENT_MAX_PENDING) return;
+    r->pending[r->n_pending++] = (struct pending_checkpoint){kv->n_tokens, r->slot, is_passing};
+    page_pool_share(kv->space->state_slots, &r->slot, 1);
+}
+
+void sequence_recurrent_commit(struct kv_sequence *kv) {
+    struct sequence_recurrent *r = &kv->recurrent;
+    const struct kv_space *space = kv->space;
+    if (!space->state_slots) return;
+    if (r->next != CHECKPOINT_NONE) {
+        release(space->state_slots, &r->slot);
+        r->slot = r->next;
+        r->next = CHECKPOINT_NONE;
+    }
+    if (!space->cache || kv->n_tokens % PAGE_TOKENS != 0) return;
+    if (next_end(kv, kv->n_tokens - 1) == kv->n_tokens) keep(kv, false);
+    else if (kv->n_tokens >= kv->plan.n_prompt && shares_answer(kv))
+        keep(kv, kv->n_tokens % space->checkpoint_tokens != 0);
+}
+
+/* Gives a checkpoint to its block, which the sequence uses, unless the block has one. */
+static void insert(struct kv_sequence *kv, const struct pending_checkpoint *checkpoint) {
+    struct sequence_recurrent *r = &kv->recurrent;
+    const struct kv_space *space = kv->space;
+    const uint32_t index = checkpoint->n_tokens / PAGE_TOKENS - 1;
+    uint32_t slot = checkpoint->slot;
+    if (index >= sequence_prefix_n_blocks(kv)) {
+        release(space->state_slots, &slot);
+        return;
+    }
+    const uint32_t block = sequence_prefix_block(kv, index);
+    if (checkpoint->is_passing && r->passing != CHECKPOINT_NONE)
+        prefix_cache_drop_checkpoint(space->cache, sequence_prefix_block(kv, r->passing));
+    if (prefix_cache_checkpoint(space->cache, block) != CHECKPOINT_NONE)
+        release(space->state_slots, &slot);
+    else {
+        prefix_cache_set_checkpoint(space->cache, block, slot);
+        if (checkpoint->is_passing) r->passing = index;
+    }
+}
+
+void sequence_recurrent_insert(struct kv_sequence *kv, uint32_t n_tokens) {
+    struct sequence_recurrent *r = &kv->recurrent;
+    uint32_t n_kept = 0;
+    for (uint32_t i = 0; i < r->n_pending; i++) {
+        if (r->pending[i].n_tokens <= n_tokens) insert(kv, &r->pending[i]);
+        else r->pending[n_kept++] = r->pending[i];
+    }
+    r->n_pending = n_kept;
+}
+
+void sequence_recurrent_release(struct kv_sequence *kv) {
+    struct sequence_recurrent *r = &kv->recurrent;
+    struct page_pool *slots = kv->space->state_slots;
+    if (!slots) return;
+    while (r->n_pending > 0) release(slots, &r->pending[--r->n_pending].slot);
+    release(slots, &r->next);
+    release(slots, &r->slot);
+    sequence_recurrent_init(kv);
+}

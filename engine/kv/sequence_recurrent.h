@@ -1,0 +1,74 @@
+/* sequence_recurrent.h - the recurrent state of a sequence (recurrent.h), and the checkpoints that
+ * it leaves.
+ *
+ *   rows in a step   from       to
+ *   the first        zeros      7         a text that nothing is cached of
+ *   the next         7          7         in place
+ *                    7 is a checkpoint now: it must stay as it is
+ *   the next         7          9         a slot of its own; nothing is copied
+ *
+ * A checkpoint is left where a block ends:
+ *
+ *   - every checkpoint_tokens tokens (kv_space.h);
+ *   - where the prompt leaves what is cached of it: others may leave it there, too;
+ *   - at the prompt's last one, from which its other choices begin;
+ *   - at the newest one of the answer, in place of the one before: there the next turn begins.
+ *
+ * No step of a prompt crosses such an end, so that the state there is in a slot between two steps.
+ *
+ * Checkpoints wait for the results of their step, as blocks do, before others find them.  They are
+ * left as far as there are slots.  A running sequence takes those that are cached, the least
+ * recently used first; without any it goes on in place.
+ *
+ * Thread: engine.  Memory: none. */
+#ifndef ENGINE_KV_SEQUENCE_RECURRENT_H
+#define ENGINE_KV_SEQUENCE_RECURRENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct kv_sequence;
+struct kv_space;
+struct step_seq;
+
+/* The most that wait at a time; each step in flight leaves at most one. */
+enum { RECURRENT_MAX_PENDING = 4 };
+
+/* A state that becomes the checkpoint behind the text's first n_tokens tokens. */
+struct pending_checkpoint {
+    uint32_t n_tokens, slot;
+    bool is_passing; /* it was left while tokens were generated: the next one takes its place */
+};
+
+/* What a sequence has of the pool of states; only sequence_recurrent.c opens it. */
+struct sequence_recurrent {
+    uint32_t slot;   /* with the state behind its stored tokens; CHECKPOINT_NONE: there are none */
+    uint32_t next;   /* taken: the next step's state goes here; CHECKPOINT_NONE: into `slot` */
+    uint32_t branch; /* tokens of the text whose blocks were cached when it started */
+    struct pending_checkpoint pending[RECURRENT_MAX_PENDING];
+    uint32_t n_pending;
+    uint32_t passing; /* its block whose checkpoint is_passing; CHECKPOINT_NONE */
+};
+
+/* Begins without a state. */
+void sequence_recurrent_init(struct kv_sequence *kv);
+/* Returns how many slots the sequence lacks to start: 1 or 0. */
+uint32_t sequence_recurrent_missing(const struct kv_sequence *kv);
+/* Begins from the checkpoint of the last block that was found, if any was.  n_cached: tokens whose
+ * blocks are cached, whether or not there is a checkpoint. */
+void sequence_recurrent_match(struct kv_sequence *kv, uint32_t n_cached);
+/* Makes sure that the next step can write its state.  What it lacks to start must be available. */
+void sequence_recurrent_take(struct kv_sequence *kv);
+/* Returns the most rows of the next step, so that it does not pass the next checkpoint of the
+ * prompt; UINT32_MAX: any number. */
+uint32_t sequence_recurrent_max_rows(const struct kv_sequence *kv);
+/* Says in *seq from where and to where the step's state goes. */
+void sequence_recurrent_describe(const struct kv_sequence *kv, struct step_seq *seq);
+/* Notes that a step has been planned, and that its rows are counted as stored. */
+void sequence_recurrent_commit(struct kv_sequence *kv);
+/* Gives the prefix cache the checkpoints of blocks that have been inserted. */
+void sequence_recurrent_insert(struct kv_sequence *kv, uint32_t n_tokens);
+/* Gives all slots back. */
+void sequence_recurrent_release(struct kv_sequence *kv);
+
+#endif

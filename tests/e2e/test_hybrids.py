@@ -1,0 +1,147 @@
+"""Models with recurrent layers on a real process: what is found of a text again, from which
+checkpoint, and that every answer is what a server without a cache gives."""
+import concurrent.futures
+import json
+import random
+
+import pytest
+
+from server import LONG, Server
+from test_families import DATA, N_VOCAB, link_checkpoint
+
+CONTEXT, PAGE_TOKENS, N_TAIL = 65536 if LONG else 16384, 64, 150
+CHECKPOINT = "qwen3_5-gqa-bf16-head16"
+SETTINGS = ("--max-num-seqs", 8, "--max-model-len", CONTEXT, "--allowed-kv-policies", "full",
+            "--max-num-batched-tokens", 1024)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """The tiny checkpoint with a context for long texts."""
+    path = link_checkpoint(tmp_path_factory.mktemp("hybrids") / "hybrid", CHECKPOINT)
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").unlink()
+    (path / "config.json").write_text(json.dumps({**config, "max_position_embeddings": CONTEXT}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def server(model):
+    with Server(model.parent, *SETTINGS, "--kv-cache-memory", "96M", model=model) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def fresh(model):
+    """A server that finds nothing again."""
+    with Server(model.parent, *SETTINGS, "--kv-cache-memory", "96M", "--enable-prefix-caching",
+                "false", model=model) as running:
+        yield running
+
+
+def text(n, seed):
+    generator = random.Random(seed)
+    return [generator.randrange(3, N_VOCAB) for _ in range(n)]
+
+
+def ask(server, prompt, **parameters):
+    """The answer's tokens with their log-probabilities, and how many tokens were cached."""
+    answer = server.complete(prompt, ignore_eos=True, return_token_ids=True, logprobs=1,
+                             **{"max_tokens": 8, **parameters})
+    values = [(choice["token_ids"], choice["logprobs"]["token_logprobs"])
+              for choice in answer["choices"]]
+    return values, answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def check(server, fresh, prompt, **parameters):
+    """Asks both; returns the answer's first choice, and how much the first one had cached."""
+    values, n_cached = ask(server, prompt, **parameters)
+    assert values == ask(fresh, prompt, **parameters)[0]
+    return values[0][0], n_cached
+
+
+def test_answers_are_those_of_the_goldens(server):
+    """Each greedy token by itself, and all of them beside one another."""
+    for prompt in json.loads((DATA / CHECKPOINT / "goldens.json").read_text())["prompts"]:
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            asked = [pool.submit(ask, server, prompt["tokens"], max_tokens=len(prompt["greedy"]))
+                     for _ in range(4)]
+        for done in asked:
+            assert done.result()[0][0][0] == prompt["greedy"]
+
+
+@pytest.mark.parametrize("n_shared", [1, 100, 500, 1500, 2200, 7000] + [50000] * LONG)
+def test_the_third_prompt_finds_what_all_share(server, fresh, n_shared):
+    """The second one leaves a checkpoint where it leaves the first."""
+    shared = text(n_shared, n_shared)
+    for i in range(5):
+        prompt = shared + text(N_TAIL + 13 * i, f"tail {n_shared} {i}")
+        _, n_cached = check(server, fresh, prompt)
+        assert n_cached <= n_shared
+        if i >= 2:
+            assert n_cached >= n_shared - PAGE_TOKENS
+
+
+def test_turns_go_on_where_the_last_one_ended(server, fresh):
+    """Conversations that take turns: a turn computes its own tokens, and those of a block."""
+    texts = [text(200 + 31 * i, f"conversation {i}") for i in range(64 if LONG else 3)]
+    n_computed = [0] * len(texts)
+    for turn in range(20 if LONG else 4):
+        for i, so_far in enumerate(texts):
+            answer, n_cached = check(server, fresh, so_far, max_tokens=70 + 17 * (i % 3))
+            assert n_cached >= n_computed[i] // PAGE_TOKENS * PAGE_TOKENS
+            n_computed[i] = len(so_far) + len(answer) - 1  # the last token's row is not
+            texts[i] = so_far + answer + text(30, f"turn {turn} of {i}")
+
+
+def test_an_edit_in_the_middle_begins_at_the_checkpoint_before_it(server, fresh):
+    whole = text(9000, "edited")
+    check(server, fresh, whole)
+    edited = whole[:8500] + text(300, "an edit")
+    assert check(server, fresh, edited)[1] == 8192
+    assert check(server, fresh, edited + text(20, "more"))[1] >= 8800 - PAGE_TOKENS
+
+
+def test_all_choices_of_a_prompt_are_equal_to_one(server, fresh):
+    prompt = text(333, "choices")
+    values, _ = ask(server, prompt, n=4, seed=5, temperature=1.0)
+    assert values == ask(fresh, prompt, n=4, seed=5, temperature=1.0)[0]
+    assert ask(server, prompt)[1] == 320
+
+
+def test_many_texts_at_once_with_few_slots(model, fresh):
+    """There is no slot for every checkpoint, nor pages for all: sequences wait, and are preempted."""
+    prompts = [text(300 + 90 * (i % 4), f"crowd {i % 6}") + text(5 * i, i) for i in range(24)]
+    with Server(model.parent, *SETTINGS, "--kv-cache-memory", "700K", "--max-model-len", 1024,
+                model=model) as small:
+        with concurrent.futures.ThreadPoolExecutor(12) as pool:
+            answers = list(pool.map(lambda p: ask(small, p, max_tokens=100)[0], prompts))
+        preempted = small.metrics()["quire_preemptions_total"]
+        small.wait_idle()
+    assert preempted > 0
+    for prompt, answer in zip(prompts, answers):
+        assert answer == ask(fresh, prompt, max_tokens=100)[0]
+
+
+def test_clients_that_leave_give_their_states_back(model):
+    with Server(model.parent, *SETTINGS, "--kv-cache-memory", "64M", model=model) as left:
+        for i in range(12):
+            prompt = text(2000, f"left {i}")
+            try:
+                left.post("/v1/completions", {"prompt": prompt, "max_tokens": 4000,
+                                              "ignore_eos": True}, timeout=0.05)
+            except TimeoutError:
+                pass
+        left.wait_idle(20)
+        metrics = left.metrics()
+        assert metrics["quire_recurrent_states_used"] == metrics["quire_checkpoints"]
+
+
+def test_refuses_by_name_what_has_no_place_for_states(model, server):
+    for policy in ("streaming", "heavy_hitter"):
+        reply = server.post("/v1/completions", {"prompt": [5], "kv_policy": {"type": policy}})
+        assert reply.status == 400
+    for settings, named in ((("--kv-disk-path", model.parent / "disk"), "--kv-disk-path"),):
+        refused = Server(model.parent, *SETTINGS, *settings, model=model, wait=False)
+        assert refused.process.wait(30) != 0
+        assert named in refused.log and "recurrent layers" in refused.log

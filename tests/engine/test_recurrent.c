@@ -1,0 +1,87 @@
+/* test_recurrent.c - models with recurrent layers in a whole engine.  Requests give in company what
+ * they give alone: from checkpoints, with few slots and pages, and on a device that runs ahead. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/engine/answers.h"
+#include "tests/engine/late_backend.h"
+
+enum { N = 24, CONTEXT = 500, PLENTY = 64, FEW = 9 };
+
+/* An engine whose pool has n_blocks times 64 tokens. */
+static struct engine *start(uint32_t n_blocks, uint32_t max_rows, bool caches) {
+    return answers_start(
+        &(struct engine_config){.model_dir = model_dir,
+                                .backend = backend,
+                                .max_model_len = CONTEXT,
+                                .max_num_seqs = 4,
+                                .max_batched_tokens = max_rows,
+                                .max_queued = 100,
+                                .tokens_only = true,
+                                .prefix_caching = caches,
+                                .kv_cache_bytes = (uint64_t)n_blocks * plain_page_bytes});
+}
+
+/* A recipe for the small vocabulary of tiny checkpoints, whose answer does not end early. */
+static struct recipe tiny_recipe(uint32_t n_prompt, uint32_t max_tokens) {
+    struct recipe recipe = recipe_make(n_prompt, max_tokens);
+    for (uint32_t i = 0; i < n_prompt; i++) recipe.prompt[i] = 3 + recipe.prompt[i] % 128;
+    recipe.params.ignore_eos = true;
+    return recipe;
+}
+
+/* Requests in threes that begin alike, each with a tail of its own; some are equal. */
+static void make_recipes(struct recipe *recipes) {
+    srand(72);
+    for (uint32_t i = 0; i < N; i++) {
+        const struct recipe *first = &recipes[i - i % 3];
+        const uint32_t n_shared = 40 + 10 * (i - i % 3);
+        recipes[i] = tiny_recipe(n_shared + 1 + (uint32_t)rand() % 60,
+                                 i % 5 ? 30 : 150); /* some answers end blocks */
+        if (i % 3) memcpy(recipes[i].prompt, first->prompt, n_shared * sizeof(uint32_t));
+        if (i % 6 == 5) recipes[i] = *first;
+    }
+}
+
+static struct engine_stats compare(const struct recipe *recipes, const struct answer *alone,
+                                   uint32_t n_blocks, uint32_t max_rows) {
+    return answers_compare(start(n_blocks, max_rows, true), recipes, alone, N);
+}
+
+TEST(answers_do_not_depend_on_checkpoints) {
+    static struct recipe recipes[N];
+    static struct answer alone[N];
+    make_recipes(recipes);
+    struct engine *engine = start(PLENTY, 256, false);
+    for (uint32_t i = 0; i < N; i++) alone[i] = answers_one(engine, &recipes[i]);
+    engine_destroy(engine);
+    const struct engine_stats stats = compare(recipes, alone, PLENTY, 300);
+    assert_true(stats.checkpoints.n_added > 0 && stats.cached_tokens > 0);
+    compare(recipes, alone, PLENTY, 17);
+    assert_true(compare(recipes, alone, FEW, 64).n_preempted > 0);
+    late_backend_begin(backend);
+    assert_true(compare(recipes, alone, PLENTY, 100).checkpoints.n_added > 0);
+    assert_true(compare(recipes, alone, FEW, 64).n_preempted > 0);
+    assert_true(late_backend_end() > 0);
+    for (uint32_t i = 0; i < N; i++) answer_forget(&alone[i]);
+}
+
+/* Equal prompts of an idle engine: a turn that goes on begins where the last one ended. */
+TEST(a_turn_begins_behind_the_answer) {
+    srand(73);
+    struct recipe recipe = tiny_recipe(100, 60);
+    struct engine *engine = start(PLENTY, 256, true);
+    struct answer answer = answers_one(engine, &recipe);
+    for (uint32_t i = 0; i < answer.n_tokens; i++)
+        recipe.prompt[recipe.n_prompt++] = answer.tokens[i].token;
+    recipe.params.max_tokens = 1;
+    struct answer next = answers_one(engine, &recipe);
+    assert_int_equal(next.last.n_cached, 128); /* of 159 whose rows were computed */
+    answer_forget(&answer);
+    answer_forget(&next);
+    engine_destroy(engine);
+}
+
+int main(int argc, char **argv) {
+    return answers_main(argc, argv, NULL);
+}
