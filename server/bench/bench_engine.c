@@ -144,9 +144,9 @@ static double beside_windows(const struct bench *b, double n_full, double n_text
                           2 * PAGE_TOKENS,
                  n_windowed = b->config->batch_invariant || window > n_text ? n_text : window;
     double n = 0;
-    for (uint32_t l = 0; l < m->n_layers; l++)
+    for (uint32_t l = 0; l < m->n_attention; l++)
         n += layer_has_window(m->windows, l) ? n_windowed : n_full;
-    return n / m->n_layers;
+    return n / m->n_attention;
 }
 
 /* Returns how many tokens of the KV pool the batch's sequences of n tokens hold, at most. */
@@ -176,15 +176,26 @@ static double seen_tokens(const struct kv_choice *kv, uint32_t n) {
     return seen;
 }
 
+/* Returns the multiply-adds of one row in a recurrent layer: its products, what a state is read and
+ * changed by, and what the convolution takes. */
+static double recurrent_work(const struct model_config *m) {
+    const struct recurrent_shape *s = &m->recurrent;
+    const double n_values = (double)s->n_v_heads * s->v_dim, n_channels = recurrent_n_channels(s),
+                 products = n_channels + 2 * n_values + 2.0 * s->n_v_heads;
+    return m->dim * products + 3.0 * (double)recurrent_n_elements(s) + s->width * n_channels;
+}
+
 /* Returns the operations of a prompt: two for each weight and token, and for each query with each
  * key and value that it sees.  Past the last layer's attention only the last token is computed. */
 static double prompt_flops(const struct model_config *m, const struct kv_choice *kv, uint32_t n) {
     const struct mean_widths mean = model_mean_widths(m);
-    double qkv = m->dim * (mean.q + 2.0 * mean.k), o = mean.q * m->dim, ffn = feed_forward_work(m);
+    double qkv = m->dim * (mean.q + 2.0 * mean.k), ffn = feed_forward_work(m),
+           o = mean.q * m->dim * (m->output_gate ? 2 : 1);
     double attention = 4.0 * mean.q * seen_tokens(kv, n);
-    double rows = (double)n * (m->n_layers - 1) + 1;
-    return m->n_layers * (2.0 * n * qkv + attention) + 2 * rows * (o + ffn) +
-           2.0 * m->n_vocab * m->dim;
+    double rows = (double)n * (m->n_layers - 1) + 1,
+           attending = rows - (double)n * m->recurrent.n_layers;
+    return m->n_attention * (2.0 * n * qkv + attention) + 2 * (attending * o + rows * ffn) +
+           2.0 * n * m->recurrent.n_layers * recurrent_work(m) + 2.0 * m->n_vocab * m->dim;
 }
 
 static const char *const names[] = {"phase", "prompt_tokens", "sequences",          "tokens_per_s",
@@ -237,7 +248,7 @@ static uint64_t text_pages(const struct bench *b, uint64_t n_tokens) {
                        div_up((uint64_t)max_u32(m->window, PAGE_TOKENS) + step_rows, PAGE_TOKENS) +
                        1;
     uint64_t n = 0;
-    for (uint32_t l = 0; l < m->n_layers; l++) {
+    for (uint32_t l = 0; l < m->n_attention; l++) {
         const bool is_windowed = m->windows && m->windows[l] > 0 && !b->config->batch_invariant;
         n += is_windowed ? min_u64(n_pages, n_in_window) : n_pages;
     }
@@ -258,7 +269,7 @@ static uint64_t full_pages(const struct bench *b, const struct decode *d) {
                        n_now = min_u32(d->n_generate, d->n_generate + 1 - behind);
         at_end += text_pages(b, (uint64_t)d->n_prompt + n_now);
         if (i == d->batch - 1) break;
-        at_last += text_pages(b, (uint64_t)d->n_prompt + n_then) + b->info->model->n_layers;
+        at_last += text_pages(b, (uint64_t)d->n_prompt + n_then) + b->info->model->n_attention;
     }
     return at_end > at_last ? at_end : at_last;
 }
@@ -377,9 +388,15 @@ static double step_weight_bytes(const struct bench *b, uint32_t n) {
     return all - unused * (double)b->info->expert_bytes;
 }
 
+/* Returns the bytes of a recurrent state, which each step reads and writes. */
+static double state_bytes(const struct bench *b) {
+    return b->info->n_states ? (double)b->info->state_bytes / b->info->n_states : 0;
+}
+
 static double step_seconds(const struct bench *b, const struct decode *d, double n_tokens) {
     const double n_read = d->batch * read_tokens(b, &d->kv, n_tokens);
-    return (step_weight_bytes(b, d->batch) + (double)b->kv_token_bytes * n_read) /
+    return (step_weight_bytes(b, d->batch) + (double)b->kv_token_bytes * n_read +
+            2 * d->batch * state_bytes(b)) /
            b->ceilings->read_bytes_per_s;
 }
 
