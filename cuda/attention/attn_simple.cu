@@ -124,10 +124,8 @@ static __device__ void attend(const struct attn_simple_params &p, struct plan<LA
     float *const scores = scores_of(p, seq, kv_head);
     const __nv_bfloat16 *from =
         static_cast<const __nv_bfloat16 *>(p.q) + row * p.q_stride + (size_t)head * dim;
-    struct softmax<LANE_DIMS> state = {
-        - INFINITY, 0.0f, {
-        }
-    };
+    struct softmax<LANE_DIMS> state = {};
+    state.max = -INFINITY;
     float q[LANE_DIMS];
 #pragma unroll
     for (uint32_t i = 0; i < LANE_DIMS; i++)

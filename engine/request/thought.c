@@ -10,9 +10,10 @@ static const char *const none[] = {NULL}, *const around_cohere[] = {
                                               "<|START_RESPONSE|>", "<|END_RESPONSE|>",
                                               "<|START_TEXT|>", "<|END_TEXT|>", NULL};
 static const struct thought_tags tags[] = {
-    [THOUGHT_TAGS] = {THOUGHT_BEGIN, THOUGHT_END, none},
-    [THOUGHT_COHERE_TAGS] = {"<|START_THINKING|>", "<|END_THINKING|>", around_cohere},
-    [THOUGHT_SEED_TAGS] = {"<seed:think>", "</seed:think>", none},
+    [THOUGHT_TAGS] = {THOUGHT_BEGIN, THOUGHT_END, none, NULL},
+    [THOUGHT_COHERE_TAGS] = {"<|START_THINKING|>", "<|END_THINKING|>", around_cohere, NULL},
+    [THOUGHT_SEED_TAGS] = {"<seed:think>", "</seed:think>", none, NULL},
+    [THOUGHT_GEMMA_TAGS] = {"<|channel>thought", "<channel|>", none, "<|channel>"},
 };
 
 const struct thought_tags *thought_tags_of(enum thought_form form) {

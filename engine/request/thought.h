@@ -19,12 +19,19 @@
 #define THOUGHT_END "</think>"
 
 /* How a model marks what it thinks.  It stands between <think> and </think>, between the marks of
- * Cohere's models or of Seed-OSS, or in messages of their own. */
-enum thought_form { THOUGHT_TAGS, THOUGHT_COHERE_TAGS, THOUGHT_SEED_TAGS, THOUGHT_CHANNELS };
+ * Cohere's models, of Seed-OSS or of Gemma 4, or in messages of their own. */
+enum thought_form {
+    THOUGHT_TAGS,
+    THOUGHT_COHERE_TAGS,
+    THOUGHT_SEED_TAGS,
+    THOUGHT_GEMMA_TAGS,
+    THOUGHT_CHANNELS
+};
 
 struct thought_tags {
     const char *begin, *end;
     const char *const *hidden; /* tokens around what is said; NULL ends the list */
+    const char *begin_token;   /* with which `begin` begins; NULL: it is one token */
 };
 
 enum thought_place {

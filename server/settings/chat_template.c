@@ -53,7 +53,8 @@ static bool find_thoughts(const char *source, enum thought_form *form) {
     } signs[] = {{"<|channel|>" CHANNEL_THOUGHTS, THOUGHT_CHANNELS},
                  {"</think>", THOUGHT_TAGS},
                  {"<|END_THINKING|>", THOUGHT_COHERE_TAGS},
-                 {"</seed:think>", THOUGHT_SEED_TAGS}};
+                 {"</seed:think>", THOUGHT_SEED_TAGS},
+                 {"<channel|>", THOUGHT_GEMMA_TAGS}};
     for (size_t i = 0; i < sizeof(signs) / sizeof(*signs); i++) {
         if (!mentions(source, signs[i].sign)) continue;
         *form = signs[i].form;

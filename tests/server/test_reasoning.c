@@ -55,10 +55,14 @@ TEST(reasoning_is_split_off) {
 
 TEST(other_marks_than_think_split_reasoning_off) {
     const struct thought cohere = {.place = THOUGHT_BEFORE, .form = THOUGHT_COHERE_TAGS},
-                         seed = {.place = THOUGHT_INSIDE, .form = THOUGHT_SEED_TAGS};
+                         seed = {.place = THOUGHT_INSIDE, .form = THOUGHT_SEED_TAGS},
+                         gemma = {.place = THOUGHT_BEFORE, .form = THOUGHT_GEMMA_TAGS};
     check_split(cohere, "<|START_THINKING|>\na</think><|END_THINKING|>\nb", "a</think>", "b");
     check_split(cohere, "<think>a</think>b", "", "<think>a</think>b");
     check_split(seed, "a</think></seed:think>b", "a</think>", "b");
+    check_split(gemma, "<|channel>thought\na<channel|>b", "a", "b");
+    check_split(gemma, "<|channel>thought\n<channel|>b", "", "b");
+    check_split(gemma, "<|channel>other\nb", "", "<|channel>other\nb");
 }
 
 #define C CHANNEL_NAME

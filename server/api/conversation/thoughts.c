@@ -45,7 +45,8 @@ int thoughts_show(struct sampling_params *params, enum thought_form form,
     const struct thought_tags *tags = thought_tags_of(form);
     int rc = 0;
     if (tags) {
-        rc = thoughts_show_mark(params, tags->begin, 0, tokenizer, err);
+        const char *begin = tags->begin_token ? tags->begin_token : tags->begin;
+        rc = thoughts_show_mark(params, begin, 0, tokenizer, err);
         if (!rc) rc = thoughts_show_mark(params, tags->end, 0, tokenizer, err);
         return rc ? rc : hide(params, tags->hidden, tokenizer, err);
     }
