@@ -148,7 +148,6 @@ static void cpu_destroy(struct backend *be) {
     buffer_free(&cpu->tasks);
     buffer_free(&cpu->partials);
     buffer_free(&cpu->inputs);
-    buffer_free(&cpu->largest);
     buffer_free(&cpu->rank_angles.table);
     buffer_free(&cpu->rank_angles.inv_freq);
     buffer_free(&cpu->scores.first_page);

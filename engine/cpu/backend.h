@@ -88,7 +88,6 @@ struct cpu_backend {
     struct selections selections;
     struct sparse_index sparse; /* of the layer that index() processed last */
     struct cpu_buffer inputs;   /* packed inputs of a product, see linear.c */
-    struct cpu_buffer largest;  /* of all ranks, see group.c */
 };
 
 /* Makes at least `bytes` of scratch available to every worker. */

@@ -1,82 +1,80 @@
 /* group.c - see group.h.
  *
- * A collective operation is two meetings.  At the first each rank has shown where its operand is.
- * At the second all have read those of the others, so that they may change.  A rank that waits at a
- * meeting spins briefly, then sleeps: there may be fewer processors than ranks. */
+ * In a collective operation each rank copies its operand to where the others read it, and then the
+ * ranks meet.  There are two such copies, in turn.  So a rank writes one only after all ranks have
+ * come to the meeting behind the one at which they began to read it. */
 #include "engine/cpu/group.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/count.h"
 #include "engine/base/error.h"
+#include "engine/base/meeting.h"
 #include "engine/base/sizes.h"
-#include "engine/base/thread.h"
 #include "engine/cpu/backend.h"
 #include "engine/cpu/buffer.h"
 #include "engine/cpu/threads.h"
 #include "engine/device/collective.h"
 
-enum { SPIN_ROUNDS = 4000, TASK_ELEMENTS = 1 << 14 };
+enum { TASK_ELEMENTS = 1 << 14 };
+
+/* An operand of a rank, as the others read it. */
+struct operand {
+    struct cpu_buffer copy;             /* f32 */
+    struct gather_columns_args columns; /* of gather_columns(): what the copy has of x */
+};
 
 struct cpu_group {
     uint32_t n;
     struct backend *ranks[RANKS_MAX];
-    const void *shown[RANKS_MAX]; /* the operand of each rank */
-    const struct gather_columns_args *gathered[RANKS_MAX];
-    pthread_mutex_t lock;
-    pthread_cond_t met;
-    atomic_uint n_arrived, n_meetings;
-    atomic_bool interrupted;
+    struct operand operands[RANKS_MAX][2];
+    uint32_t n_calls[RANKS_MAX]; /* of each rank, since the ranks last began: its newest operand */
+    struct meeting meeting;
 };
 
-static bool is_over(struct cpu_group *group, unsigned meeting) {
-    return atomic_load(&group->n_meetings) != meeting || atomic_load(&group->interrupted);
+/* Returns the newest operand of a rank, as the caller's rank counts. */
+static struct operand *operand_of(const struct cpu_backend *cpu, uint32_t rank) {
+    struct cpu_group *group = cpu->group;
+    return &group->operands[rank][group->n_calls[cpu->base.rank] % 2];
 }
 
-static void wake(struct cpu_group *group) {
-    pthread_mutex_lock(&group->lock);
-    pthread_cond_broadcast(&group->met);
-    pthread_mutex_unlock(&group->lock);
+static const float *copy_of(const struct cpu_backend *cpu, uint32_t rank) {
+    return operand_of(cpu, rank)->copy.data;
 }
 
-static void wait_for_meeting(struct cpu_group *group, unsigned meeting) {
-    for (int i = 0; i < SPIN_ROUNDS; i++) {
-        if (is_over(group, meeting)) return;
-        thread_pause();
-    }
-    pthread_mutex_lock(&group->lock);
-    while (!is_over(group, meeting)) pthread_cond_wait(&group->met, &group->lock);
-    pthread_mutex_unlock(&group->lock);
+/* Begins an operation: makes space for n elements of the rank's operand. */
+static int begin(struct cpu_backend *cpu, size_t n, struct error *err) {
+    cpu->group->n_calls[cpu->base.rank]++;
+    return cpu_buffer_reserve(&operand_of(cpu, cpu->base.rank)->copy, n * sizeof(float), err);
 }
 
-/* Waits until all ranks are here. */
-static int meet(struct cpu_group *group, struct error *err) {
-    const unsigned meeting = atomic_load(&group->n_meetings);
-    if (atomic_fetch_add(&group->n_arrived, 1) + 1 == group->n) {
-        atomic_store(&group->n_arrived, 0);
-        atomic_fetch_add(&group->n_meetings, 1);
-        wake(group);
-    } else {
-        wait_for_meeting(group, meeting);
-    }
-    /* A meeting that all have come to counts, even if another rank has failed since. */
-    if (atomic_load(&group->n_meetings) != meeting) return 0;
-    return error_set(err, ERR_STOPPED, "cpu: another rank has failed");
+struct copying {
+    float *to;
+    const float *from;
+    size_t n;
+};
+
+static void copy_task(void *ctx, uint32_t task, uint32_t worker) {
+    (void)worker;
+    const struct copying *c = ctx;
+    const size_t first = (size_t)task * TASK_ELEMENTS, end = min_u64(first + TASK_ELEMENTS, c->n);
+    memcpy(c->to + first, c->from + first, (end - first) * sizeof(float));
 }
 
 /* Shows the other ranks an operand, and waits until all have shown one. */
-static int show(struct cpu_backend *cpu, const void *operand, struct error *err) {
-    cpu->group->shown[cpu->base.rank] = operand;
-    return meet(cpu->group, err);
+static int show(struct cpu_backend *cpu, const float *operand, size_t n, struct error *err) {
+    const int rc = begin(cpu, n, err);
+    if (rc) return rc;
+    struct copying copying = {operand_of(cpu, cpu->base.rank)->copy.data, operand, n};
+    pool_run(cpu->pool, copy_task, &copying, (uint32_t)div_up(n, TASK_ELEMENTS));
+    return meeting_attend(&cpu->group->meeting, err);
 }
 
 /* ---- sums and maximums ---- */
 
 struct reduction {
-    const struct cpu_group *group;
+    const struct cpu_backend *cpu;
     float *out;
     size_t n;
     bool accumulate;
@@ -89,9 +87,9 @@ static void sum_task(void *ctx, uint32_t task, uint32_t worker) {
     float sums[256];
     for (size_t at = first; at < end; at += COUNT(sums)) {
         const size_t n = min_u64(COUNT(sums), end - at);
-        memcpy(sums, (const float *)r->group->shown[0] + at, n * sizeof(*sums));
-        for (uint32_t rank = 1; rank < r->group->n; rank++) {
-            const float *part = (const float *)r->group->shown[rank] + at;
+        memcpy(sums, copy_of(r->cpu, 0) + at, n * sizeof(*sums));
+        for (uint32_t rank = 1; rank < r->cpu->group->n; rank++) {
+            const float *part = copy_of(r->cpu, rank) + at;
             for (size_t i = 0; i < n; i++) sums[i] += part[i];
         }
         for (size_t i = 0; i < n; i++)
@@ -101,72 +99,69 @@ static void sum_task(void *ctx, uint32_t task, uint32_t worker) {
 
 static int sum(struct backend *be, const struct sum_args *args, struct error *err) {
     struct cpu_backend *cpu = (struct cpu_backend *)be;
-    struct reduction r = {
-        .group = cpu->group, .out = args->x, .n = args->n, .accumulate = args->accumulate};
-    const int rc = show(cpu, args->part, err);
-    if (rc) return rc;
-    pool_run(cpu->pool, sum_task, &r, (uint32_t)div_up(args->n, TASK_ELEMENTS));
-    return meet(cpu->group, err);
+    struct reduction r = {.cpu = cpu, .out = args->x, .n = args->n, .accumulate = args->accumulate};
+    const int rc = show(cpu, args->part, args->n, err);
+    if (!rc) pool_run(cpu->pool, sum_task, &r, (uint32_t)div_up(args->n, TASK_ELEMENTS));
+    return rc;
 }
 
 static void largest_task(void *ctx, uint32_t task, uint32_t worker) {
     (void)worker;
     const struct reduction *r = ctx;
     const size_t first = (size_t)task * TASK_ELEMENTS, end = min_u64(first + TASK_ELEMENTS, r->n);
-    memcpy(r->out + first, (const float *)r->group->shown[0] + first,
-           (end - first) * sizeof(float));
-    for (uint32_t rank = 1; rank < r->group->n; rank++) {
-        const float *other = r->group->shown[rank];
+    for (uint32_t rank = 0; rank < r->cpu->group->n; rank++) {
+        const float *other = copy_of(r->cpu, rank);
         for (size_t i = first; i < end; i++)
             r->out[i] = other[i] > r->out[i] ? other[i] : r->out[i];
     }
 }
 
 int cpu_group_largest(struct cpu_backend *cpu, float *x, size_t n, struct error *err) {
+    struct reduction r = {.cpu = cpu, .out = x, .n = n};
     if (!cpu->group) return 0;
-    int rc = cpu_buffer_reserve(&cpu->largest, n * sizeof(float), err);
-    if (!rc) rc = show(cpu, x, err);
-    if (rc) return rc;
-    struct reduction r = {.group = cpu->group, .out = cpu->largest.data, .n = n};
-    pool_run(cpu->pool, largest_task, &r, (uint32_t)div_up(n, TASK_ELEMENTS));
-    if ((rc = meet(cpu->group, err))) return rc;
-    memcpy(x, r.out, n * sizeof(*x));
-    return 0;
+    const int rc = show(cpu, x, n, err);
+    if (!rc) pool_run(cpu->pool, largest_task, &r, (uint32_t)div_up(n, TASK_ELEMENTS));
+    return rc;
 }
 
 /* ---- columns ---- */
 
-/* Copies the columns of another rank to those of rank 0. */
-static void take_columns(const struct gather_columns_args *to,
-                         const struct gather_columns_args *from) {
-    for (uint32_t row = 0; row < to->n_rows; row++) {
-        const size_t at = (size_t)row * to->width + from->first;
-        memcpy(to->x + at, from->x + at, from->n_cols * sizeof(float));
-    }
+/* Copies the rank's columns of x, one row behind the other. */
+static void pack_columns(const struct gather_columns_args *from, struct operand *to) {
+    float *out = to->copy.data;
+    to->columns = *from;
+    for (uint32_t row = 0; row < from->n_rows; row++, out += from->n_cols)
+        memcpy(out, from->x + (size_t)row * from->width + from->first,
+               from->n_cols * sizeof(float));
+}
+
+static void take_columns(const struct operand *from, const struct gather_columns_args *to) {
+    const struct gather_columns_args *c = &from->columns;
+    const float *in = from->copy.data;
+    for (uint32_t row = 0; row < to->n_rows; row++, in += c->n_cols)
+        memcpy(to->x + (size_t)row * to->width + c->first, in, c->n_cols * sizeof(float));
 }
 
 static int gather_columns(struct backend *be, const struct gather_columns_args *args,
                           struct error *err) {
-    const struct cpu_backend *cpu = (struct cpu_backend *)be;
-    struct cpu_group *group = cpu->group;
-    group->gathered[be->rank] = args;
-    const int rc = meet(group, err);
-    if (rc) return rc;
-    for (uint32_t rank = 1; rank < group->n && be->rank == 0; rank++)
-        take_columns(args, group->gathered[rank]);
-    return meet(group, err);
+    struct cpu_backend *cpu = (struct cpu_backend *)be;
+    const bool takes = be->rank == 0;
+    int rc = begin(cpu, takes ? 0 : (size_t)args->n_rows * args->n_cols, err);
+    if (!rc && !takes) pack_columns(args, operand_of(cpu, be->rank));
+    if (!rc) rc = meeting_attend(&cpu->group->meeting, err);
+    for (uint32_t rank = 1; rank < cpu->group->n && takes && !rc; rank++)
+        take_columns(operand_of(cpu, rank), args);
+    return rc;
 }
 
 static void interrupt(struct backend *be) {
-    struct cpu_group *group = ((struct cpu_backend *)be)->group;
-    atomic_store(&group->interrupted, true);
-    wake(group);
+    meeting_interrupt(&((struct cpu_backend *)be)->group->meeting);
 }
 
 static void resume(struct backend *be) {
     struct cpu_group *group = ((struct cpu_backend *)be)->group;
-    atomic_store(&group->n_arrived, 0);
-    atomic_store(&group->interrupted, false);
+    memset(group->n_calls, 0, sizeof(group->n_calls));
+    meeting_resume(&group->meeting);
 }
 
 const struct collective_ops cpu_collective_ops = {
@@ -179,8 +174,7 @@ int cpu_group_create(struct cpu_group **out, struct backend *const *ranks, uint3
     struct cpu_group *group = calloc(1, sizeof(*group));
     if (!group) return error_set(err, ERR_NOMEM, "cpu: no memory for %u ranks", n_ranks);
     group->n = n_ranks;
-    pthread_mutex_init(&group->lock, NULL);
-    pthread_cond_init(&group->met, NULL);
+    meeting_init(&group->meeting, n_ranks);
     memcpy(group->ranks, ranks, n_ranks * sizeof(*ranks));
     for (uint32_t i = 0; i < n_ranks; i++) {
         ((struct cpu_backend *)ranks[i])->group = group;
@@ -195,7 +189,8 @@ int cpu_group_create(struct cpu_group **out, struct backend *const *ranks, uint3
 void cpu_group_destroy(struct cpu_group *group) {
     if (!group) return;
     for (uint32_t i = 1; i < group->n; i++) group->ranks[i]->ops->destroy(group->ranks[i]);
-    pthread_cond_destroy(&group->met);
-    pthread_mutex_destroy(&group->lock);
+    for (uint32_t i = 0; i < group->n; i++)
+        for (int k = 0; k < 2; k++) buffer_free(&group->operands[i][k].copy);
+    meeting_fini(&group->meeting);
     free(group);
 }
