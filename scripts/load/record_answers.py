@@ -8,7 +8,14 @@ Requests are drawn from a seed and asked one after the other: every KV policy, p
 kind of sampling, streamed and whole, echoed, tokenised, refused; of the default model with pages
 of several dtypes, and of one small checkpoint of each family.  On a GPU give --device cuda; servers
 then run with --batch-invariant.  Identifiers and times are masked, everything else counts.  Exits 1
-when an answer differs.  Needs numpy (build/venv)."""
+when an answer differs.  Needs numpy (build/venv).
+
+    scripts/load/record_answers.py --binary build/quire --ranks 2 --out two.jsonl --compare one.jsonl
+
+asks servers whose model two ranks share.  Their sums are rounded in another place, so only tokens
+are compared, and log-probabilities within 0.01 (0.1 with a KV cache of 8 bits) up to the first
+token that differs.  Each answer whose tokens differ is named, with the two tokens and their
+log-probabilities.  Exits 1 when log-probabilities before are further apart."""
 import argparse
 import json
 import os
@@ -23,6 +30,7 @@ SETTINGS = ("--threads", 2, "--max-num-seqs", 8, "--kv-cache-memory", "96M",
             "--kv-offload-size", "16M")
 DEFAULT = ((), ("--kv-cache-dtype", "float16"), ("--kv-cache-dtype", "fp8"),
            ("--no-enable-prefix-caching", "--max-num-batched-tokens", 320))
+FP8 = 2  # of these the one whose KV cache has 8 bits
 MASKS = [(re.compile(rb'"(id|request_id)":"[^"]*"'), rb'"\1":"-"'),
          (re.compile(rb'"created":\d+'), b'"created":0'),
          (re.compile(rb'"(index_ms|attention_ms)":[\d.]+'), rb'"\1":0'),
@@ -39,6 +47,7 @@ def arguments():
     parser.add_argument("--requests", type=int, default=500)
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--compare", type=pathlib.Path, help="another file of the same requests")
+    parser.add_argument("--ranks", type=int, default=1, help="--tensor-parallel-size of the servers")
     return parser.parse_args()
 
 
@@ -138,9 +147,11 @@ def record(options):
         for (place, (settings, rest), context, n_vocab, is_text), n in zip(places, shares):
             rng = random.Random(place)
             try:
-                started = Server(directory, *settings, *INVARIANT, **rest)
+                started = Server(directory, *settings, *INVARIANT, "--tensor-parallel-size",
+                                 options.ranks, **rest)
             except AssertionError as why:  # what the device has not is refused at the start, by name
-                refusal = re.search(r"error \S+: (.* not supported on the device .*)", str(why))
+                refusal = (re.search(r"error \S+: (.* not supported on the device .*)", str(why)) or
+                           re.search(r"error (--tensor-parallel-size \d+ does not .*)", str(why)))
                 if not refusal:
                     raise
                 print(json.dumps({"place": place, "i": 0, "path": None, "body": None, "status": None, "type": None,
@@ -166,13 +177,71 @@ def compare(mine, theirs):
     return len(a) == len(b) and not differing
 
 
+def tokens_of(answer):
+    """[(token id, log-probability or None)] of the first choice, streamed or whole."""
+    parts = ([json.loads(line[6:]) for line in answer.split("\n")
+              if line.startswith("data: {")] if answer.startswith("data: ") else [json.loads(answer)])
+    ids, logprobs = [], []
+    for part in parts:
+        for choice in part.get("choices", []):
+            if choice.get("index") == 0:
+                ids += choice.get("token_ids") or []
+                logprobs += (choice.get("logprobs") or {}).get("token_logprobs") or []
+    logprobs = logprobs[-len(ids):] if ids else []  # echo has the prompt's in front
+    return list(zip(ids, logprobs + [None] * (len(ids) - len(logprobs))))
+
+
+def compare_near(mine, theirs, ranks):
+    """Compares answers of several ranks with those of one."""
+    a, b = ({(x["place"], x["i"]): x for x in map(json.loads, path.read_text().splitlines())}
+            for path in (mine, theirs))
+    n_refused = n_ties = n_far = n_same = 0
+    for key, x in a.items():
+        if x["path"] is None:
+            print(f"refused: {key[0]}: {x['answer']}")
+            n_refused += 1
+            continue
+        y = b[key]
+        if x["status"] != y["status"]:
+            if "--tensor-parallel-size" not in x["answer"]:
+                print(f"differs: {key}: {x['status']}, not {y['status']}: {x['answer'][:200]}")
+                n_far += 1
+            n_refused += 1
+            continue
+        if x["status"] != 200 or x["path"] != "/v1/completions":
+            n_same += 1
+            continue
+        # Keys and values of 8 bits that differ in their last bit are rounded to neighbours.
+        bound = 0.1 if key[0] == f"default-{FP8}" else 0.01
+        far, tie = 0, None
+        for i, (p, q) in enumerate(zip(tokens_of(x["answer"]), tokens_of(y["answer"]))):
+            if p[1] is not None and q[1] is not None:
+                far = max(far, abs(p[1] - q[1]))
+            if p[0] != q[0]:
+                tie = (i, p, q)
+                break
+        if tie:
+            print(f"near tie: {key}: token {tie[0]}: {tie[1]} and {tie[2]}")
+        elif far > bound:
+            print(f"differs: {key}: log-probabilities by {far:.4f}")
+        n_ties += tie is not None
+        n_far += not tie and far > bound
+        n_same += not tie and far <= bound
+    print(f"{len(a)} answers of {ranks} ranks: {n_same} the same, {n_ties} with a near tie, "
+          f"{n_refused} refused, {n_far} differ")
+    return n_far == 0
+
+
 def main():
     options = arguments()
     os.environ["QUIRE_TEST_BINARY"], os.environ["QUIRE_TEST_DEVICE"] = (str(
         pathlib.Path(options.binary).resolve()), options.device)
     record(options)
-    if options.compare and not compare(options.out, options.compare):
-        sys.exit(1)
+    if not options.compare:
+        return
+    same = (compare(options.out, options.compare) if options.ranks == 1 else
+            compare_near(options.out, options.compare, options.ranks))
+    sys.exit(not same)
 
 
 if __name__ == "__main__":
