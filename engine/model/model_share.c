@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/count.h"
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/model/feed_forward.h"
@@ -22,24 +23,20 @@ static int refuse(const struct model_config *c, struct error *err, const char *w
 
 /* Checks what cannot be shared at all. */
 static int check_kinds(const struct model_config *c, struct error *err) {
-    if (c->recurrent.n_layers > 0)
-        return error_set(err, ERR_UNSUPPORTED,
-                         "--tensor-parallel-size %" PRIu32
-                         ": the model has layers with a recurrent state, which ranks cannot share; "
-                         "only 1 is allowed",
-                         c->n_ranks);
-    if (c->windowed.head_dim > 0)
-        return error_set(err, ERR_UNSUPPORTED,
-                         "--tensor-parallel-size %" PRIu32
-                         ": the model has heads of two sizes, which ranks cannot share yet; only 1 "
-                         "is allowed",
-                         c->n_ranks);
-    if (!c->whole_qk_norm) return 0;
-    return error_set(err, ERR_UNSUPPORTED,
-                     "--tensor-parallel-size %" PRIu32
-                     ": the model norms all heads of q, and of k, as one vector, which ranks "
-                     "cannot do; only 1 is allowed",
-                     c->n_ranks);
+    const struct {
+        bool has;
+        const char *what;
+    } all[] = {{c->recurrent.n_layers > 0, "layers with a recurrent state"},
+               {c->windowed.head_dim > 0, "heads of two sizes"},
+               {feed_forward_has_both(c), "experts beside a dense part"},
+               {c->whole_qk_norm, "norms of all heads of q, and of k, as one vector"}};
+    for (size_t i = 0; i < COUNT(all); i++)
+        if (all[i].has)
+            return error_set(err, ERR_UNSUPPORTED,
+                             "--tensor-parallel-size %" PRIu32
+                             ": the model has %s, which ranks cannot share; only 1 is allowed",
+                             c->n_ranks, all[i].what);
+    return 0;
 }
 
 /* Replaces *n by a rank's part of it. */

@@ -183,7 +183,8 @@ static bool is_divided(const struct model_config *c, uint32_t n) {
     bool divides = c->n_heads % n == 0 && (c->n_kv_heads % n == 0 || n % c->n_kv_heads == 0);
     for (uint32_t i = 0; i < c->n_layers; i++)
         divides &= c->layers[i].ffn_dim % n == 0 && c->layers[i].shared_dim % n == 0;
-    return divides && !c->whole_qk_norm && c->recurrent.n_layers == 0;
+    return divides && !c->whole_qk_norm && c->recurrent.n_layers == 0 &&
+           c->windowed.head_dim == 0 && !feed_forward_has_both(c);
 }
 
 /* Compares what n ranks answer with one rank's answer. */
