@@ -48,8 +48,8 @@ async def streamed(server, body):
     return "".join(chunk["choices"][0]["text"] for chunk in chunks)
 
 
-def test_each_of_many_streams_equals_the_one_obtained_alone(serve, small_model):
-    server = serve(*INVARIANT, model=small_model)
+def test_each_of_many_streams_equals_the_one_obtained_alone(serve, light_model):
+    server = serve(*INVARIANT, model=light_model)
     rng = random.Random(256)
     bodies = [{"prompt": prompt_of(rng), "max_tokens": rng.randrange(4, 40), "ignore_eos": True,
                "stream": True, "logprobs": 0, "stream_options": {"include_usage": True},

@@ -166,10 +166,10 @@ class Conversation:
 
 
 @exact
-def test_conversations_at_once_equal_each_alone(serve, small_model):
+def test_conversations_at_once_equal_each_alone(serve, light_model):
     """Eight of five turns, with clients that leave, which changes nothing: what they asked is found
     where they left it, or read again."""
-    server = serve(*INVARIANT, "--max-num-seqs", 16, model=small_model)
+    server = serve(*INVARIANT, "--max-num-seqs", 16, model=light_model)
     alone = [Conversation(server, i, f"alone {i}").run(5) for i in range(8)]
     with concurrent.futures.ThreadPoolExecutor(8) as threads:
         together = list(threads.map(lambda i: Conversation(server, i, f"together {i}").run(5),

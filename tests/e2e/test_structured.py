@@ -266,11 +266,12 @@ def test_bounds_that_leave_no_number_are_refused(grammars):
         assert "no number" in error["message"], error
 
 
-def test_hostile_forms_stop_nothing():
+def test_hostile_forms_stop_nothing(small_model):
     """A short form of scripts/load/hostile_forms.py."""
     pytest.importorskip("jsonschema")
-    done = subprocess.run([sys.executable, ROOT / "scripts/load/hostile_forms.py", "--binary", BINARY, "--forms",
-                           "60" if LONG else "15", "--streams", "2", "--clients", "3", "--quiet", "1", "--slack", "30"],
+    done = subprocess.run([sys.executable, ROOT / "scripts/load/hostile_forms.py", "--binary", BINARY,
+                           "--model", small_model, "--forms", "60" if LONG else "15", "--streams", "2",
+                           "--clients", "3", "--quiet", "1", "--slack", "30"],
                           capture_output=True, text=True, check=False)
     assert done.returncode == 0 or "without xgrammar" in done.stdout, done.stdout + done.stderr
 

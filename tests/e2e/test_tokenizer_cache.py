@@ -24,8 +24,8 @@ def counted(server, messages, **rest):
             after[MISSED] - before[MISSED])
 
 
-def test_a_later_turn_is_looked_up(serve, small_model):
-    server = serve(model=small_model)
+def test_a_later_turn_is_looked_up(serve, light_model):
+    server = serve(model=light_model)
     turns = [{"role": "user", "content": TEXT + "Which comes first?"}]
     answer, hit, missed = counted(server, turns)
     assert hit == 0 and missed >= len(TEXT)
@@ -37,15 +37,15 @@ def test_a_later_turn_is_looked_up(serve, small_model):
     assert server.metrics()["quire_tokenizer_cache_bytes"] > len(TEXT)
 
 
-def test_a_text_with_another_question_is_looked_up(serve, small_model):
-    server = serve(model=small_model)
+def test_a_text_with_another_question_is_looked_up(serve, light_model):
+    server = serve(model=light_model)
     counted(server, [{"role": "user", "content": TEXT + "Which comes first?"}])
     _, hit, missed = counted(server, [{"role": "user", "content": TEXT + "Which comes last?"}])
     assert hit > len(TEXT) / 3 and 0 < missed < 2 * 4096
 
 
-def test_another_salt_or_client_finds_nothing(serve, small_model):
-    server = serve(model=small_model)
+def test_another_salt_or_client_finds_nothing(serve, light_model):
+    server = serve(model=light_model)
     turns = [{"role": "user", "content": TEXT}]
     for members in ({}, {"cache_salt": "mine"}, {"key": "k"}, {"key": "k", "cache_salt": "mine"}):
         _, hit, missed = counted(server, turns, **members)
@@ -54,8 +54,8 @@ def test_another_salt_or_client_finds_nothing(serve, small_model):
         assert hit >= len(TEXT) and missed == 0, members
 
 
-def test_counting_tokens_finds_and_leaves_nothing(serve, small_model):
-    server = serve(model=small_model)
+def test_counting_tokens_finds_and_leaves_nothing(serve, light_model):
+    server = serve(model=light_model)
     ask(server, [{"role": "user", "content": TEXT}])
     before = server.metrics()
     for _ in range(2):
@@ -65,8 +65,8 @@ def test_counting_tokens_finds_and_leaves_nothing(serve, small_model):
 
 
 @pytest.mark.parametrize("settings", [("--tokenizer-cache-size", "0"), ("--no-enable-prefix-caching",)])
-def test_without_it_there_are_no_counts(serve, small_model, settings):
-    server = serve(*settings, model=small_model)
+def test_without_it_there_are_no_counts(serve, light_model, settings):
+    server = serve(*settings, model=light_model)
     answers = {ask(server, [{"role": "user", "content": TEXT}])["choices"][0]["message"]["content"]
                for _ in range(2)}
     assert len(answers) == 1 and HIT not in server.metrics()
