@@ -113,11 +113,12 @@ struct engine_info {
     bool bounded_caches; /* asked for, and the backend supports it */
     bool selections;     /* there are groups, and the backend supports it */
     uint64_t host_pool_bytes, host_pool_tokens; /* 0: there is no host pool */
-    uint32_t n_states;    /* slots of recurrent states (kv/checkpoints.h); 0: there are none */
-    uint64_t state_bytes; /* of all of them */
-    bool sparse_prefill;  /* asked for, and the backend supports it */
-    uint32_t long_rows;   /* engine_config.max_long_rows, as planned; 0: none is layer-major */
-    uint64_t long_bytes;  /* of the layer-major workspace; part of workspace_bytes */
+    uint32_t n_states;        /* slots of recurrent states (kv/checkpoints.h); 0: there are none */
+    uint64_t state_bytes;     /* of all of them */
+    uint32_t n_stored_states; /* that the host pool's memory has space for, beside its blocks */
+    bool sparse_prefill;      /* asked for, and the backend supports it */
+    uint32_t long_rows;       /* engine_config.max_long_rows, as planned; 0: none is layer-major */
+    uint64_t long_bytes;      /* of the layer-major workspace; part of workspace_bytes */
     const struct weight_tally *weights; /* formats in the files, and what was unpacked */
     const struct model_config *model;
     const struct tokenizer *tokenizer; /* NULL: tokens_only */

@@ -364,6 +364,8 @@ static int alloc_pages(struct engine *e, struct error *err) {
     return code;
 }
 
+enum { MOST_STORED_STATES = 1 << 16 };
+
 /* Makes the pool of recurrent states, where the model has such layers, and counts its slots.  Such
  * a model has one rank. */
 static int create_states(struct engine *e, struct error *err) {
@@ -376,9 +378,29 @@ static int create_states(struct engine *e, struct error *err) {
     e->info.state_bytes = states->n_slots * (uint64_t)states->slot_bytes;
     int code = be->ops->alloc(be, e->info.state_bytes, &states->base, err);
     if (!code) code = page_pool_create(&e->space.state_slots, states->n_slots, err);
-    if (!code) code = checkpoints_create(&e->space.checkpoints, e->space.state_slots, err);
+    const struct checkpoint_store store = {be, states, e->stored_states, e->n_stored_states};
+    if (!code)
+        code = checkpoints_create(&e->space.checkpoints, e->space.state_slots,
+                                  e->stored_states ? &store : NULL, err);
     e->space.checkpoint_tokens = CHECKPOINT_TOKENS;
     return code;
+}
+
+/* Takes half of the host pool's memory for checkpoints that leave their slots, if two fit. */
+static int create_state_store(struct engine *e, struct error *err) {
+    const struct state_pool *states = &e->ranks->states;
+    struct backend *be = e->config.backend;
+    const bool can_copy = be->ops->host_pool && be->ops->recurrent && be->ops->recurrent->copy;
+    if (states->slot_bytes == 0 || !can_copy || !e->config.prefix_caching) return 0;
+    const uint64_t n = e->config.host_pool_bytes / 2 / states->slot_bytes;
+    if (n < 2) return 0;
+    e->n_stored_states = e->info.n_stored_states = (uint32_t)min_u64(n, MOST_STORED_STATES);
+    const uint64_t bytes = e->n_stored_states * (uint64_t)states->slot_bytes;
+    e->config.host_pool_bytes -= bytes;
+    const int code =
+        system_memory_check(&e->system, "--kv-offload-size", bytes + e->config.host_pool_bytes,
+                            uses_system_memory(e) ? e->info.weight_bytes : 0, err);
+    return code ? code : be->ops->host_pool->alloc(be, bytes, &e->stored_states, err);
 }
 
 static int create_pages(struct engine *e, struct error *err) {
@@ -501,7 +523,8 @@ static int create_memory(struct engine *e, struct error *err) {
     e->ranks->states = state_pool_of(&model->recurrent, c->backend->act_dtype, 0);
     e->info.bounded_caches = e->ranks->kv.tracked;
     measure_memory(e);
-    int code = create_host_pool(e, err);
+    int code = create_state_store(e, err);
+    if (!code) code = create_host_pool(e, err);
     if (!code) code = create_workspace(e, err);
     if (!code) code = create_states(e, err);
     if (!code) code = create_pages(e, err);

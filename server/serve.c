@@ -384,8 +384,10 @@ static void log_plan(const struct serve *s) {
               (double)info->weight_bytes / mib, (double)info->kv_bytes / mib, info->kv_tokens,
               info->n_pages, (double)info->workspace_bytes / mib);
     if (info->n_states > 0)
-        log_event(LOG_INFO, "memory plan: %u recurrent states and checkpoints, %.1f MiB",
-                  info->n_states, (double)info->state_bytes / mib);
+        log_event(LOG_INFO,
+                  "memory plan: %u recurrent states and checkpoints, %.1f MiB; %u more checkpoints "
+                  "in the host's memory",
+                  info->n_states, (double)info->state_bytes / mib, info->n_stored_states);
     if (info->host_pool_bytes > 0)
         log_event(LOG_INFO, "memory plan: host pool %.1f MiB", (double)info->host_pool_bytes / mib);
     if (info->long_rows > 0)

@@ -1,81 +1,138 @@
 /* checkpoints.c - see checkpoints.h. */
 #include "engine/kv/checkpoints.h"
 
-#include <stdbool.h>
+#include <assert.h>
 #include <stdlib.h>
 
 #include "engine/base/error.h"
+#include "engine/device/backend.h"
+#include "engine/device/recurrent.h"
 #include "engine/kv/page_pool.h"
 
 struct entry {
-    uint32_t block;        /* CHECKPOINT_NONE: the slot is no checkpoint */
-    uint32_t older, newer; /* slots */
+    uint32_t block; /* CHECKPOINT_NONE: it is no checkpoint */
+    uint32_t older, newer;
+};
+
+/* Checkpoints by age. */
+struct age_list {
+    uint32_t oldest, newest;
 };
 
 struct checkpoints {
-    struct page_pool *slots;
-    uint32_t oldest, newest;
+    struct page_pool *slots, *places; /* places: of the store; NULL: there is none */
+    struct checkpoint_store store;
+    uint32_t n_slots;
+    struct age_list in_slots, stored;
     struct checkpoint_stats stats;
-    struct entry *entries; /* [slots] */
+    struct entry *entries; /* [n_slots + store.n] */
 };
 
-int checkpoints_create(struct checkpoints **out, struct page_pool *slots, struct error *err) {
-    const uint32_t n_slots = page_pool_n_pages(slots);
+int checkpoints_create(struct checkpoints **out, struct page_pool *slots,
+                       const struct checkpoint_store *store, struct error *err) {
     struct checkpoints *list = calloc(1, sizeof(*list));
-    struct entry *entries = calloc(n_slots, sizeof(*entries));
-    if (!list || !entries) {
-        free(list);
-        free(entries);
-        return error_set(err, ERR_NOMEM, "no memory for the list of checkpoints");
-    }
-    for (uint32_t i = 0; i < n_slots; i++) entries[i].block = CHECKPOINT_NONE;
-    *list = (struct checkpoints){
-        .slots = slots, .oldest = CHECKPOINT_NONE, .newest = CHECKPOINT_NONE, .entries = entries};
-    *out = list;
-    return 0;
+    if (!list) return error_set(err, ERR_NOMEM, "no memory for the list of checkpoints");
+    list->slots = slots;
+    list->n_slots = page_pool_n_pages(slots);
+    if (store) list->store = *store;
+    list->in_slots = list->stored = (struct age_list){CHECKPOINT_NONE, CHECKPOINT_NONE};
+    const uint32_t n = list->n_slots + list->store.n;
+    list->entries = calloc(n, sizeof(*list->entries));
+    int code = list->entries ? 0 : error_set(err, ERR_NOMEM, "no memory for %u checkpoints", n);
+    for (uint32_t i = 0; i < n && !code; i++) list->entries[i].block = CHECKPOINT_NONE;
+    if (!code && store) code = page_pool_create(&list->places, store->n, err);
+    if (code) checkpoints_destroy(list);
+    else *out = list;
+    return code;
 }
 
 void checkpoints_destroy(struct checkpoints *list) {
     if (!list) return;
+    page_pool_destroy(list->places);
     free(list->entries);
     free(list);
 }
 
-static void take_out(struct checkpoints *list, uint32_t slot) {
-    const struct entry *e = &list->entries[slot];
-    if (e->older != CHECKPOINT_NONE) list->entries[e->older].newer = e->newer;
-    else list->oldest = e->newer;
-    if (e->newer != CHECKPOINT_NONE) list->entries[e->newer].older = e->older;
-    else list->newest = e->older;
+bool checkpoints_is_stored(const struct checkpoints *list, uint32_t checkpoint) {
+    return checkpoint >= list->n_slots;
 }
 
-static void append(struct checkpoints *list, uint32_t slot) {
-    struct entry *e = &list->entries[slot];
-    e->older = list->newest;
+static struct age_list *list_of(struct checkpoints *list, uint32_t checkpoint) {
+    return checkpoints_is_stored(list, checkpoint) ? &list->stored : &list->in_slots;
+}
+
+static void take_out(struct checkpoints *list, uint32_t checkpoint) {
+    struct age_list *ages = list_of(list, checkpoint);
+    const struct entry *e = &list->entries[checkpoint];
+    if (e->older != CHECKPOINT_NONE) list->entries[e->older].newer = e->newer;
+    else ages->oldest = e->newer;
+    if (e->newer != CHECKPOINT_NONE) list->entries[e->newer].older = e->older;
+    else ages->newest = e->older;
+}
+
+static void append(struct checkpoints *list, uint32_t checkpoint) {
+    struct age_list *ages = list_of(list, checkpoint);
+    struct entry *e = &list->entries[checkpoint];
+    e->older = ages->newest;
     e->newer = CHECKPOINT_NONE;
-    if (list->newest != CHECKPOINT_NONE) list->entries[list->newest].newer = slot;
-    else list->oldest = slot;
-    list->newest = slot;
+    if (ages->newest != CHECKPOINT_NONE) list->entries[ages->newest].newer = checkpoint;
+    else ages->oldest = checkpoint;
+    ages->newest = checkpoint;
+}
+
+/* Adds a checkpoint as the newest. */
+static void insert(struct checkpoints *list, uint32_t checkpoint, uint32_t block) {
+    list->entries[checkpoint].block = block;
+    append(list, checkpoint);
+    list->stats.n++;
+    list->stats.n_stored += checkpoints_is_stored(list, checkpoint);
 }
 
 void checkpoints_add(struct checkpoints *list, uint32_t slot, uint32_t block) {
-    list->entries[slot].block = block;
-    append(list, slot);
-    list->stats.n++;
+    insert(list, slot, block);
     list->stats.n_added++;
 }
 
-void checkpoints_use(struct checkpoints *list, uint32_t slot) {
-    take_out(list, slot);
-    append(list, slot);
+void checkpoints_use(struct checkpoints *list, uint32_t checkpoint) {
+    take_out(list, checkpoint);
+    append(list, checkpoint);
     list->stats.n_used++;
 }
 
-void checkpoints_remove(struct checkpoints *list, uint32_t slot) {
-    take_out(list, slot);
-    list->entries[slot].block = CHECKPOINT_NONE;
+void checkpoints_remove(struct checkpoints *list, uint32_t checkpoint) {
+    const bool is_stored = checkpoints_is_stored(list, checkpoint);
+    const uint32_t place = checkpoint - (is_stored ? list->n_slots : 0);
+    take_out(list, checkpoint);
+    list->entries[checkpoint].block = CHECKPOINT_NONE;
     list->stats.n--;
-    page_pool_release(list->slots, &slot, 1);
+    list->stats.n_stored -= is_stored;
+    page_pool_release(is_stored ? list->places : list->slots, &place, 1);
+}
+
+/* Copies a slot to a place of the store, or back. */
+static int copy(const struct checkpoints *list, uint32_t slot, uint32_t place, bool back,
+                struct error *err) {
+    const struct checkpoint_store *store = &list->store;
+    const struct state_copy_args args = {store->states, slot,
+                                         store->base + place * store->states->slot_bytes, back};
+    return store->be->ops->recurrent->copy(store->be, &args, err);
+}
+
+/* Ignores a failed copy: a device that fails does not read the checkpoint again. */
+uint32_t checkpoints_store(struct checkpoints *list, uint32_t slot) {
+    const uint32_t block = list->entries[slot].block;
+    uint32_t place;
+    page_pool_take_sure(list->places, &place, 1);
+    (void)copy(list, slot, place, false, NULL);
+    checkpoints_remove(list, slot);
+    insert(list, list->n_slots + place, block);
+    return list->n_slots + place;
+}
+
+int checkpoints_read(const struct checkpoints *list, uint32_t checkpoint, uint32_t slot,
+                     struct error *err) {
+    assert(checkpoints_is_stored(list, checkpoint));
+    return copy(list, slot, checkpoint - list->n_slots, true, err);
 }
 
 uint32_t checkpoints_block(const struct checkpoints *list, uint32_t slot) {
@@ -87,18 +144,30 @@ static bool is_idle(const struct checkpoints *list, uint32_t slot) {
 }
 
 uint32_t checkpoints_oldest(const struct checkpoints *list) {
-    uint32_t slot = list->oldest;
+    uint32_t slot = list->in_slots.oldest;
     while (slot != CHECKPOINT_NONE && !is_idle(list, slot)) slot = list->entries[slot].newer;
     return slot == CHECKPOINT_NONE ? CHECKPOINT_NONE : list->entries[slot].block;
 }
 
-struct checkpoint_stats checkpoints_stats(const struct checkpoints *list) {
-    return list->stats;
-}
-
 uint32_t checkpoints_n_idle(const struct checkpoints *list) {
     uint32_t n = 0;
-    for (uint32_t s = list->oldest; s != CHECKPOINT_NONE; s = list->entries[s].newer)
+    for (uint32_t s = list->in_slots.oldest; s != CHECKPOINT_NONE; s = list->entries[s].newer)
         n += is_idle(list, s);
     return n;
+}
+
+bool checkpoints_has_store(const struct checkpoints *list) {
+    return list->places != NULL;
+}
+
+bool checkpoints_store_is_full(const struct checkpoints *list) {
+    return page_pool_n_free(list->places) == 0;
+}
+
+uint32_t checkpoints_oldest_stored(const struct checkpoints *list) {
+    return list->entries[list->stored.oldest].block;
+}
+
+struct checkpoint_stats checkpoints_stats(const struct checkpoints *list) {
+    return list->stats;
 }

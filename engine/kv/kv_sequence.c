@@ -366,6 +366,7 @@ int kv_resume(struct kv_sequence *kv, struct error *err) {
     if (kv->saved) return kv_restore(kv, err);
     if (sequence_state_is_matched(kv)) return sequence_state_resume(kv, err);
     int code = sequence_prefix_resume(kv, err);
+    if (!code) code = sequence_recurrent_resume(kv, err);
     kv_lists_cover(kv);
     for (const struct kv_kind *const *kind = kinds_of(kv); *kind && !code; kind++)
         if ((*kind)->resumed) code = (*kind)->resumed(kv, err);

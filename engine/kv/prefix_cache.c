@@ -746,6 +746,18 @@ void prefix_cache_drop_checkpoint(struct prefix_cache *cache, uint32_t block) {
     b->checkpoint = CHECKPOINT_NONE;
 }
 
+void prefix_cache_evict_checkpoint(struct prefix_cache *cache, uint32_t block) {
+    struct checkpoints *list = cache->space->checkpoints;
+    struct block *b = &cache->blocks[block];
+    if (!checkpoints_has_store(list)) {
+        prefix_cache_drop_checkpoint(cache, block);
+        return;
+    }
+    if (checkpoints_store_is_full(list))
+        prefix_cache_drop_checkpoint(cache, checkpoints_oldest_stored(list));
+    b->checkpoint = checkpoints_store(list, b->checkpoint);
+}
+
 uint32_t prefix_cache_n_blocks(const struct prefix_cache *cache) {
     return cache->n_blocks;
 }

@@ -126,12 +126,15 @@ int prefix_cache_reload(struct prefix_cache *cache, uint32_t block, const struct
 void prefix_cache_hold_sparse(struct prefix_cache *cache, uint32_t block,
                               const struct page_list *layers, uint32_t index);
 
-/* Returns the slot with the recurrent state after the block (checkpoints.h), or CHECKPOINT_NONE. */
+/* Returns the recurrent state after the block (checkpoints.h), or CHECKPOINT_NONE. */
 uint32_t prefix_cache_checkpoint(const struct prefix_cache *cache, uint32_t block);
 /* Gives a block, which has none, its checkpoint, with a reference to the slot. */
 void prefix_cache_set_checkpoint(struct prefix_cache *cache, uint32_t block, uint32_t slot);
 /* Releases the block's checkpoint, if it has one.  The block stays. */
 void prefix_cache_drop_checkpoint(struct prefix_cache *cache, uint32_t block);
+/* Makes the slot of the block's checkpoint free, which no sequence may hold.  The checkpoint moves
+ * to the store, if there is one, or else is dropped. */
+void prefix_cache_evict_checkpoint(struct prefix_cache *cache, uint32_t block);
 
 /* Returns when the pages that are evicted next were needed last, as a value of prefix_cache_tick();
  * UINT64_MAX: nothing can be evicted. */

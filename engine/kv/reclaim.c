@@ -45,7 +45,7 @@ uint64_t kv_n_available_states(const struct kv_space *space) {
 int kv_make_states_free(const struct kv_space *space, uint32_t n) {
     if (n > kv_n_available_states(space)) return ERR_FULL;
     while (page_pool_n_free(space->state_slots) < n)
-        prefix_cache_drop_checkpoint(space->cache, checkpoints_oldest(space->checkpoints));
+        prefix_cache_evict_checkpoint(space->cache, checkpoints_oldest(space->checkpoints));
     return 0;
 }
 

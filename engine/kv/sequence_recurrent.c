@@ -13,8 +13,10 @@
 #include "engine/kv/sequence_prefix.h"
 
 void sequence_recurrent_init(struct kv_sequence *kv) {
-    kv->recurrent = (struct sequence_recurrent){
-        .slot = CHECKPOINT_NONE, .next = CHECKPOINT_NONE, .passing = CHECKPOINT_NONE};
+    kv->recurrent = (struct sequence_recurrent){.slot = CHECKPOINT_NONE,
+                                                .next = CHECKPOINT_NONE,
+                                                .stored = CHECKPOINT_NONE,
+                                                .passing = CHECKPOINT_NONE};
 }
 
 static void release(struct page_pool *slots, uint32_t *slot) {
@@ -45,9 +47,25 @@ void sequence_recurrent_match(struct kv_sequence *kv, uint32_t n_cached) {
     if (!space->state_slots) return;
     r->branch = n_cached;
     if (n_blocks == 0) return;
-    r->slot = prefix_cache_checkpoint(space->cache, sequence_prefix_block(kv, n_blocks - 1));
+    const uint32_t found =
+        prefix_cache_checkpoint(space->cache, sequence_prefix_block(kv, n_blocks - 1));
+    checkpoints_use(space->checkpoints, found);
+    if (checkpoints_is_stored(space->checkpoints, found)) {
+        r->stored = found;
+        return;
+    }
+    r->slot = found;
     page_pool_share(space->state_slots, &r->slot, 1);
-    checkpoints_use(space->checkpoints, r->slot);
+}
+
+int sequence_recurrent_resume(struct kv_sequence *kv, struct error *err) {
+    struct sequence_recurrent *r = &kv->recurrent;
+    if (r->stored == CHECKPOINT_NONE) return 0;
+    r->slot = r->next;
+    r->next = CHECKPOINT_NONE;
+    const uint32_t stored = r->stored;
+    r->stored = CHECKPOINT_NONE;
+    return checkpoints_read(kv->space->checkpoints, stored, r->slot, err);
 }
 
 /* Makes the state in `slot` the sequence's own, because there is no other slot. */

@@ -27,8 +27,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct error;
 struct kv_sequence;
-struct kv_space;
 struct step_seq;
 
 /* The most that wait at a time; each step in flight leaves at most one. */
@@ -44,6 +44,7 @@ struct pending_checkpoint {
 struct sequence_recurrent {
     uint32_t slot;   /* with the state behind its stored tokens; CHECKPOINT_NONE: there are none */
     uint32_t next;   /* taken: the next step's state goes here; CHECKPOINT_NONE: into `slot` */
+    uint32_t stored; /* the checkpoint that `next` gets from the store; CHECKPOINT_NONE */
     uint32_t branch; /* tokens of the text whose blocks were cached when it started */
     struct pending_checkpoint pending[RECURRENT_MAX_PENDING];
     uint32_t n_pending;
@@ -59,6 +60,8 @@ uint32_t sequence_recurrent_missing(const struct kv_sequence *kv);
 void sequence_recurrent_match(struct kv_sequence *kv, uint32_t n_cached);
 /* Makes sure that the next step can write its state.  What it lacks to start must be available. */
 void sequence_recurrent_take(struct kv_sequence *kv);
+/* Reads the checkpoint that the sequence begins from, if it is in the store.  ERR_DEVICE. */
+int sequence_recurrent_resume(struct kv_sequence *kv, struct error *err);
 /* Returns the most rows of the next step, so that it does not pass the next checkpoint of the
  * prompt; UINT32_MAX: any number. */
 uint32_t sequence_recurrent_max_rows(const struct kv_sequence *kv);

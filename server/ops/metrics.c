@@ -213,6 +213,8 @@ static void write_states(const struct metrics_text *text, const struct engine_st
          stats->n_states_used},
         {{{"quire_checkpoints"}, "Checkpoints that a prompt can begin from."},
          stats->checkpoints.n},
+        {{{"quire_checkpoints_stored"}, "Checkpoints of these in the host's memory."},
+         stats->checkpoints.n_stored},
         {{{"quire_checkpoints_left_total"}, "Checkpoints that sequences have left."},
          (double)stats->checkpoints.n_added},
         {{{"quire_checkpoints_hits_total"}, "Sequences that began from a checkpoint."},

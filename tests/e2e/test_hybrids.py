@@ -123,6 +123,19 @@ def test_many_texts_at_once_with_few_slots(model, fresh):
         assert answer == ask(fresh, prompt, max_tokens=100)[0]
 
 
+def test_evicted_checkpoints_are_found_in_the_hosts_memory(model, fresh):
+    """Neither the slots nor the pages of all texts stay on the device."""
+    texts = [text(220, f"evicted {i}") for i in range(12)]
+    with Server(model.parent, *SETTINGS, "--max-num-seqs", 1, "--max-model-len", 512,
+                "--kv-cache-memory", "200K", "--kv-offload-size", "8M", model=model) as small:
+        for prompt in texts:
+            check(small, fresh, prompt)
+        assert small.metrics()["quire_checkpoints_stored"] > 0
+        for i, prompt in enumerate(texts):
+            _, n_cached = check(small, fresh, prompt + text(20, i))
+            assert n_cached == 192
+
+
 def test_clients_that_leave_give_their_states_back(model):
     with Server(model.parent, *SETTINGS, "--kv-cache-memory", "64M", model=model) as left:
         for i in range(12):
