@@ -16,7 +16,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 TEMPLATES = sorted(path.stem for path in (ROOT / "tests/template/calls").glob("*.jinja") if path.stem != "harmony")
 # Of formats whose calls begin with a special token, which no text forces: that stands for one of the tokenizer's.
 TOKENS = {"mistral-array": "[TOOL_CALLS]", "mistral-named": "[TOOL_CALLS]", "phi-4": "<|tool_call|>",
-          "cohere": "<|START_ACTION|>", "gemma-4": "<|tool_call>"}
+          "cohere": "<|START_ACTION|>", "gemma-4": "<|tool_call>", "kimi-k2": "<|tool_calls_section_begin|>",
+          "deepseek": "<｜tool▁calls▁begin｜>", "deepseek-fenced": "<｜tool▁calls▁begin｜>"}
 USER = {"role": "user", "content": "x"}
 DEEP = "{" + '"a": {' * 99 + "}" * 99 + "}"
 EDGES = {  # members of the arguments, as they are written

@@ -13,13 +13,18 @@ from server import BINARY, LONG
 
 TEMPLATES = sorted((ROOT / "tests/template/calls").glob("*.jinja"))
 N_ANSWERS = 500 if LONG else 120
-FORMATS = {"mistral-array": "mistral", "mistral-named": "mistral"}
+FORMATS = {"mistral-array": "mistral", "mistral-named": "mistral", "deepseek-fenced": "deepseek"}
+DEEPSEEK = ["<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>",
+            "<｜tool▁sep｜>"]
 CHANNELS = ["<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>"]
 SPECIAL = {"harmony": CHANNELS, "mistral-array": ["[TOOL_CALLS]"], "mistral-named": ["[TOOL_CALLS]", "[ARGS]"],
            "phi-4": ["<|tool_call|>", "<|/tool_call|>"], "cohere": ["<|START_ACTION|>", "<|END_ACTION|>"],
+           "kimi-k2": ["<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>",
+                       "<|tool_call_argument_begin|>", "<|tool_call_end|>"],
+           "deepseek": DEEPSEEK, "deepseek-fenced": DEEPSEEK,
            "gemma-4": ["<|tool_call>", "<tool_call|>", "<|\"|>"]}
 ENDS = ["<|im_end|>\n", "<|eot_id|>", "</s>", "<|end|>", "<|user|>", "<|observation|>", "<|call|>", "<|return|>",
-        "<|END_OF_TURN_TOKEN|>", "[e~[\n", "<seed:eos>\n", "<turn|>\n"]
+        "<|END_OF_TURN_TOKEN|>", "[e~[\n", "<seed:eos>\n", "<turn|>\n", "<｜end▁of▁sentence｜>"]
 BARE = ("qwen3-coder", "glm-4.5", "minimax", "seed-oss")  # strings stand there without quotes
 CALLS_ALONE = ("llama-3", "glm-4")  # a text with calls has no words
 WORDS = ["a", "Zürich", "日本語", "😀", "\u0301", "\"", "'", "\\", "\n", "{", "}", "[", "]", "};", "],", "<", ">",

@@ -33,7 +33,9 @@ static const char *const signs[] = {"<tool_call>",
                                     "<minimax:tool_call>",
                                     "<|channel|>commentary",
                                     "<seed:tool_call>",
-                                    "<|tool_call>"};
+                                    "<|tool_call>",
+                                    "<|tool_calls_section_begin|>",
+                                    "<｜tool▁calls▁begin｜>"};
 
 enum { N_SIGNS = sizeof(signs) / sizeof(*signs), STRINGS = 16 /* of the first byte */ };
 

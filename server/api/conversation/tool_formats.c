@@ -1,6 +1,7 @@
 /* tool_formats.c - see tool_formats.h. */
 #include "server/api/conversation/tool_formats.h"
 
+#include <ctype.h>
 #include <string.h>
 #include <jansson.h>
 
@@ -372,6 +373,71 @@ static bool read_gemma(struct tool_split *split, const char *text, size_t n) {
     return is_whole;
 }
 
+/* What stands around a call, and between its name and its arguments. */
+struct call_marks {
+    const char *begin, *between, *end;
+};
+
+/* Cuts the name that a call has in Kimi's models, functions.NAME:NUMBER, down to NAME. */
+static struct piece own_name(struct piece name) {
+    static const char space[] = "functions.";
+    if (begins(name, space)) name = behind(name, name.at + sizeof(space) - 1);
+    size_t n = name.n;
+    while (n > 0 && isdigit((unsigned char)name.at[n - 1])) n--;
+    if (n > 1 && n < name.n && name.at[n - 1] == ':') name.n = n - 1;
+    return name;
+}
+
+/* Reads the call that the text begins with, and cuts it off.  Before DeepSeek V3.1 the word
+ * `function` stood in place of the name, which followed the mark, and a fence around the object. */
+static bool read_marked_call(struct tool_split *split, const struct call_marks *marks,
+                             struct piece *text) {
+    static const char fence[] = "```";
+    if (!begins(*text, marks->begin)) return false;
+    struct piece name = behind(*text, text->at + strlen(marks->begin));
+    const char *between = find(name, marks->between);
+    if (!between) return false;
+    const struct piece rest = behind(name, between + strlen(marks->between));
+    const char *brace = find(rest, "{");
+    if (!brace) return false;
+    const struct piece before = {rest.at, (size_t)(brace - rest.at)};
+    const char *fenced = find(before, fence);
+    if (fenced) name = (struct piece){rest.at, (size_t)(fenced - rest.at)};
+    else name.n = (size_t)(between - name.at);
+    name = own_name(trimmed(name));
+    const struct piece object = braced_of(behind(rest, brace));
+    struct tool_call *call =
+        is_name(name) && object.n > 0 ? tool_split_add_call(split, name) : NULL;
+    if (!call) return false;
+    buffer_append(&call->arguments, object.at, object.n);
+    *text = skip_space(behind(rest, object.at + object.n));
+    if (fenced && begins(*text, fence))
+        *text = skip_space(behind(*text, text->at + sizeof(fence) - 1));
+    const bool ends = text->n == 0 || begins(*text, marks->end);
+    if (text->n > 0 && ends) *text = skip_space(behind(*text, text->at + strlen(marks->end)));
+    return ends && arguments_mend(&call->arguments);
+}
+
+static bool read_marked(struct tool_split *split, const struct call_marks *marks, const char *text,
+                        size_t n) {
+    struct piece rest = trimmed((struct piece){text, n});
+    while (rest.n > 0)
+        if (!read_marked_call(split, marks, &rest)) return false;
+    return true;
+}
+
+static bool read_kimi(struct tool_split *split, const char *text, size_t n) {
+    static const struct call_marks marks = {"<|tool_call_begin|>", "<|tool_call_argument_begin|>",
+                                            "<|tool_call_end|>"};
+    return read_marked(split, &marks, text, n);
+}
+
+static bool read_deepseek(struct tool_split *split, const char *text, size_t n) {
+    static const struct call_marks marks = {"<｜tool▁call▁begin｜>", "<｜tool▁sep｜>",
+                                            "<｜tool▁call▁end｜>"};
+    return read_marked(split, &marks, text, n);
+}
+
 /* Reads a message to a function (channels.h): its header names it, and an object follows. */
 static bool read_message(struct tool_split *split, const char *text, size_t n) {
     const struct piece all = {text, n};
@@ -452,6 +518,18 @@ static const struct tool_writing gemma = {.open = "",
                                           .before_arguments = "",
                                           .behind = "",
                                           .between = "<tool_call|><|tool_call>"};
+static const struct tool_writing kimi = {.open = "",
+                                         .close = "",
+                                         .before_name = "<|tool_call_begin|>functions.",
+                                         .before_arguments = ":0<|tool_call_argument_begin|>",
+                                         .behind = "<|tool_call_end|>",
+                                         .between = ""};
+static const struct tool_writing deepseek = {.open = "",
+                                             .close = "",
+                                             .before_name = "<｜tool▁call▁begin｜>",
+                                             .before_arguments = "<｜tool▁sep｜>",
+                                             .behind = "<｜tool▁call▁end｜>",
+                                             .between = ""};
 static const struct tool_writing message = {.before_name = "<|channel|>commentary" CHANNEL_TO,
                                             .before_arguments = " <|constrain|>json<|message|>",
                                             .behind = "",
@@ -479,6 +557,10 @@ static const struct tool_format formats[] = {
      &message, NULL, "ta" CHANNEL_NAME, false},
     {"gemma-4", "<|tool_call>", "<|tool_call>", "<tool_call|>", NULL, true, read_gemma, &gemma,
      NULL, "c", false},
+    {"kimi-k2", "<|tool_calls_section_begin|>", "<|tool_calls_section_begin|>",
+     "<|tool_calls_section_end|>", NULL, true, read_kimi, &kimi, NULL, "<", false},
+    {"deepseek", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", NULL,
+     true, read_deepseek, &deepseek, NULL, "<", false},
     {"cohere", "<|START_ACTION|>", "<|START_ACTION|>", "<|END_ACTION|>", NULL, true, read_array,
      &action, NULL, "[", false},
     {"minimax", "<minimax:tool_call>", "<minimax:tool_call>", "</minimax:tool_call>", NULL, false,
@@ -493,13 +575,37 @@ static const struct tool_format formats[] = {
      NULL, "", true},
 };
 
-const char *const tool_marks[] = {"<tool_call>",      "</tool_call>",        "[TOOL_CALLS]",
-                                  "[ARGS]",           "[CALL_ID]",           "<|tool_call|>",
-                                  "<|/tool_call|>",   "<arg_key>",           "</arg_key>",
-                                  "<arg_value>",      "</arg_value>",        "<|START_ACTION|>",
-                                  "<|END_ACTION|>",   "<minimax:tool_call>", "</minimax:tool_call>",
-                                  "<seed:tool_call>", "</seed:tool_call>",   "<|tool_call>",
-                                  "<tool_call|>",     TOOL_STRING_MARK,      NULL};
+const char *const tool_marks[] = {"<tool_call>",
+                                  "</tool_call>",
+                                  "[TOOL_CALLS]",
+                                  "[ARGS]",
+                                  "[CALL_ID]",
+                                  "<|tool_call|>",
+                                  "<|/tool_call|>",
+                                  "<arg_key>",
+                                  "</arg_key>",
+                                  "<arg_value>",
+                                  "</arg_value>",
+                                  "<|START_ACTION|>",
+                                  "<|END_ACTION|>",
+                                  "<minimax:tool_call>",
+                                  "</minimax:tool_call>",
+                                  "<seed:tool_call>",
+                                  "</seed:tool_call>",
+                                  "<|tool_call>",
+                                  "<tool_call|>",
+                                  TOOL_STRING_MARK,
+                                  "<|tool_calls_section_begin|>",
+                                  "<|tool_calls_section_end|>",
+                                  "<|tool_call_begin|>",
+                                  "<|tool_call_argument_begin|>",
+                                  "<|tool_call_end|>",
+                                  "<｜tool▁calls▁begin｜>",
+                                  "<｜tool▁calls▁end｜>",
+                                  "<｜tool▁call▁begin｜>",
+                                  "<｜tool▁call▁end｜>",
+                                  "<｜tool▁sep｜>",
+                                  NULL};
 
 const struct tool_format *tool_format_of(const char *template_source) {
     for (size_t i = 0; i < sizeof(formats) / sizeof(*formats); i++)
