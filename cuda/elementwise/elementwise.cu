@@ -84,7 +84,7 @@ cudaError_t launch_add_positions(const struct add_positions_params *p, struct la
 
 /* Says whether the weight is read as vectors of 8 elements. */
 static __device__ __forceinline__ bool has_weight_vectors(const struct rmsnorm_params &p) {
-    return p.element == ELEMENT_BF16 && reinterpret_cast<uintptr_t>(p.weight) % 16 == 0;
+    return p.weight && p.element == ELEMENT_BF16 && reinterpret_cast<uintptr_t>(p.weight) % 16 == 0;
 }
 
 static __device__ __forceinline__ uint4 weight_vector(const struct rmsnorm_params &p, uint32_t i) {

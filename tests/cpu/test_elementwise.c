@@ -75,6 +75,36 @@ TEST(rmsnorm_knows_heads_and_adds) {
     for_each_backend(rmsnorm_knows_heads_and_adds_on);
 }
 
+static void rmsnorm_scales_sums_and_needs_no_weight_on(struct backend *be) {
+    enum { DIM = 37, N = N_ROWS * DIM };
+    float *x = random_floats(N), *sum = random_floats(N);
+    double *expected = malloc(N * sizeof(*expected));
+    for (uint32_t r = 0; r < N_ROWS; r++) {
+        double squares = 0;
+        for (uint32_t d = 0; d < DIM; d++) squares += (double)x[r * DIM + d] * x[r * DIM + d];
+        for (uint32_t d = 0; d < DIM; d++)
+            expected[r * DIM + d] =
+                0.3 * (sum[r * DIM + d] + x[r * DIM + d] / sqrt(squares / DIM + 1e-5));
+    }
+    const struct rmsnorm_args args = {.x = x,
+                                      .out = sum,
+                                      .n_rows = N_ROWS,
+                                      .dim = DIM,
+                                      .x_stride = DIM,
+                                      .out_stride = DIM,
+                                      .eps = 1e-5f,
+                                      .n_heads = 1,
+                                      .accumulate = true,
+                                      .sum_scale = 0.3f};
+    assert_int_equal(be->ops->rmsnorm(be, &args, NULL), 0);
+    assert_close(sum, expected, N, 2e-6);
+    free(x), free(sum), free(expected);
+}
+
+TEST(rmsnorm_scales_sums_and_needs_no_weight) {
+    for_each_backend(rmsnorm_scales_sums_and_needs_no_weight_on);
+}
+
 /* A mean far from 0 must not cost digits of the deviation.  With and without a bias, in place and
  * elsewhere, and rows without deviation. */
 static void layernorm_equals_its_definition_on(struct backend *be) {

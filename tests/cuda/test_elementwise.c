@@ -45,9 +45,10 @@ static void rmsnorm_equals_the_cpu(void **state) {
                 check_rmsnorm(heights[j], widths[i], (i + j) % 3 * 4, dtype, (i + j) % 2);
 }
 
-/* Rows of heads with a gap behind them; in place, or added to what is there. */
-static void check_rmsnorm_of_heads(uint32_t n_rows, uint32_t n_heads, uint32_t dim,
-                                   bool accumulate) {
+/* Rows of heads with a gap behind them; in place, or added to what is there.  Without a weight the
+ * sum is scaled, too. */
+static void check_rmsnorm_of_heads(uint32_t n_rows, uint32_t n_heads, uint32_t dim, bool accumulate,
+                                   bool has_weight) {
     const size_t stride = n_heads * dim + 8, n = n_rows * stride;
     struct error err = {0};
     float *x = random_bf16(n, 3), *w = random_bf16(dim, 2), *expected = random_bf16(n, 1),
@@ -57,7 +58,7 @@ static void check_rmsnorm_of_heads(uint32_t n_rows, uint32_t n_heads, uint32_t d
     const struct weight cpu_weight = weight_plain(w, ELEMENT_F32, 1, dim),
                         gpu_weight = weight_plain(gpu_w, ELEMENT_F32, 1, dim);
     struct rmsnorm_args args = {.x = x,
-                                .weight = &cpu_weight,
+                                .weight = has_weight ? &cpu_weight : NULL,
                                 .out = accumulate ? expected : x,
                                 .n_rows = n_rows,
                                 .dim = dim,
@@ -65,10 +66,11 @@ static void check_rmsnorm_of_heads(uint32_t n_rows, uint32_t n_heads, uint32_t d
                                 .out_stride = stride,
                                 .eps = 1e-5f,
                                 .n_heads = n_heads,
-                                .accumulate = accumulate};
+                                .accumulate = accumulate,
+                                .sum_scale = has_weight ? 0 : 0.75f};
     must(cpu->ops->rmsnorm(cpu, &args, &err), &err);
     args.x = gpu_x;
-    args.weight = &gpu_weight;
+    args.weight = has_weight ? &gpu_weight : NULL;
     args.out = gpu_out;
     must(gpu->ops->rmsnorm(gpu, &args, &err), &err);
     gpu_read(got, gpu_out, n, ELEMENT_BF16);
@@ -82,8 +84,9 @@ static void rmsnorm_of_heads_equals_the_cpu(void **state) {
     static const uint32_t dims[] = {6, 64, 80, 128, 256, 4096};
     for (size_t i = 0; i < sizeof(dims) / sizeof(dims[0]); i++)
         for (int accumulate = 0; accumulate < 2; accumulate++) {
-            check_rmsnorm_of_heads(1, 1, dims[i], accumulate);
-            check_rmsnorm_of_heads(37, 5, dims[i], accumulate);
+            check_rmsnorm_of_heads(1, 1, dims[i], accumulate, true);
+            check_rmsnorm_of_heads(37, 5, dims[i], accumulate, true);
+            check_rmsnorm_of_heads(37, 5, dims[i], accumulate, false);
         }
 }
 
