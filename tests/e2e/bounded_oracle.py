@@ -8,6 +8,7 @@ would still hold.  Every row is computed from these lists anew.
   Budget(sink, recent, ...)   what is kept
   Text(model, budget)         one sequence; prompt() and token() give logits
 """
+import copy
 import dataclasses
 import math
 
@@ -226,6 +227,10 @@ class Text:
             x = m.finish_layer(i, x, read)
         self.n += len(tokens)
         return m.logits(x)
+
+    def copy(self):
+        """The same text, which grows on its own."""
+        return copy.deepcopy(self, {id(self.model): self.model})
 
     def all_heads(self):
         """Of the layers that have the budget."""

@@ -1,7 +1,8 @@
 """Mixtures of experts by the definition, for oracle_model.py: a loop over rows and their experts.
 
   experts_of(config, family)      what the router does, from config.json; None: there are none
-  stacked(weights, config)        the experts' tensors of every layout, in Llama's names"""
+  stacked(weights, config)        the experts' tensors of every layout, in Llama's names
+  moved_input(x, rng)             what routers read, as far off as rounding to bf16 moves it"""
 import math
 import re
 
@@ -10,6 +11,10 @@ import numpy
 MXFP4 = numpy.array([0, .5, 1, 1.5, 2, 3, 4, 6, -0., -.5, -1, -1.5, -2, -3, -4, -6])
 ROUTERS = {"Qwen2Moe": "softmax", "Qwen3Moe": "softmax", "Mixtral": "softmax",
            "GptOss": "softmax of the chosen", "Glm4Moe": "sigmoid", "Cohere2Moe": "as said"}
+
+# Of what a router reads, the root mean square of what rounding to bf16 moves.  With every result of
+# the oracle rounded so, it is 0.2 to 1.6 % at the median row of a layer of the tiny checkpoints.
+ROUNDING = 0.015
 
 
 class Experts:
@@ -49,6 +54,11 @@ class Experts:
             return gate / (1 + numpy.exp(-gate)) * up
         gate, up = numpy.minimum(gate, self.most), numpy.clip(up, -self.most, self.most)
         return gate / (1 + numpy.exp(-self.slope * gate)) * (up + 1)
+
+
+def moved_input(x, rng):
+    size = ROUNDING * numpy.sqrt((x ** 2).mean(axis=1, keepdims=True))
+    return x + size * rng.normal(size=x.shape)
 
 
 def experts_of(config, family):

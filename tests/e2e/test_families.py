@@ -8,6 +8,7 @@ pattern, of the whole text) gives the goldens, and budgets what the oracle says.
 asked that it was done, and that what cannot be is refused by a sentence; test_family_policies.py
 has its numbers.
 """
+import functools
 import json
 import os
 
@@ -17,8 +18,8 @@ import pytest
 from bounded_oracle import Budget, Text
 from composition import assert_table, text_of
 from oracle_model import Model
-from precision import (EXACT, KEPT, N_TOP, PRECISE, check_chosen, check_errors, row_error,
-                       values_of)
+from precision import (EXACT, KEPT, N_TOP, PRECISE, Rows, check_chosen, check_errors,
+                       row_error, values_of)
 from server import ROOT, Server
 
 DATA = ROOT / "tests/model/data"
@@ -108,10 +109,12 @@ class Family:
 
     def errors_of(self, choice, prompt=None, budget=None, greedy=True):
         """Of what was generated behind the prompt, and the oracle's text of it."""
-        text, ids = Text(self.model, budget), choice["token_ids"]
-        rows = [text.prompt(prompt or self.prompt)[-1], *(text.token(token) for token in ids[:-1])]
-        return [row_error(*row, greedy) for row in
-                zip(values_of(choice), rows, ids, strict=True)], text
+        rows, ids = Rows(Text(self.model, budget)), choice["token_ids"]
+        steps = [lambda text: text.prompt(prompt or self.prompt)[-1],
+                 *(functools.partial(Text.token, token=token) for token in ids[:-1])]
+        errors = [rows.error(step, lambda logits: row_error(values, logits, token, greedy))
+                  for values, step, token in zip(values_of(choice), steps, ids, strict=True)]
+        return errors, rows.text
 
     def check_goldens(self, answer):
         """All that goes by everything gives those.  In bf16 near ties give others, which must be
