@@ -540,7 +540,8 @@ static int create_memory(struct engine *e, struct error *err) {
     if ((code = engine_disk_begin(&e->disk, c, e->ranks->model, &e->space, err))) return code;
     code = page_pool_create(&e->space.pool, e->ranks->kv.n_pages, err);
     if (!code && c->prefix_caching) code = prefix_cache_create(&e->space.cache, &e->space, err);
-    if (!code && c->prefix_caching && e->ranks->kv.tracked)
+    const bool keeps_states = e->ranks->kv.tracked && model->recurrent.n_layers == 0;
+    if (!code && c->prefix_caching && keeps_states)
         code = state_cache_create(&e->space.states, &e->space, err);
     if (code) return code;
     return create_scheduler(e, err);

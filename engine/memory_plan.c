@@ -14,9 +14,8 @@
 
 struct kv_pool memory_plan_pages(const struct engine_config *config,
                                  const struct model_config *model) {
-    return model_pages(
-        model, config->kv_format,
-        config->bounded_caches && config->backend->ops->evict && model->recurrent.n_layers == 0);
+    return model_pages(model, config->kv_format,
+                       config->bounded_caches && config->backend->ops->evict);
 }
 
 uint32_t memory_plan_n_windowed(const struct engine_config *config,

@@ -214,6 +214,10 @@ void sequence_prefix_insert(struct kv_sequence *kv, const uint32_t *tokens, uint
     }
 }
 
+bool sequence_prefix_is_shared(const struct kv_sequence *kv) {
+    return n_shareable(kv) > 0;
+}
+
 bool sequence_prefix_is_growing(const struct kv_sequence *kv) {
     return kv->prefix.n_blocks < n_shareable(kv) / PAGE_TOKENS;
 }

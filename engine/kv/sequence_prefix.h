@@ -61,6 +61,8 @@ void sequence_prefix_insert(struct kv_sequence *kv, const uint32_t *tokens, uint
 /* Tells whether the next block that `other` inserts is one of the text of `kv`, which has not
  * begun.  `other` must be running: a waiting one inserts none soon. */
 bool sequence_prefix_is_coming(const struct kv_sequence *kv, const struct kv_sequence *other);
+/* Tells whether the sequence's kinds let others find any of its blocks. */
+bool sequence_prefix_is_shared(const struct kv_sequence *kv);
 /* Tells whether its kinds let the sequence insert more blocks than it uses now. */
 bool sequence_prefix_is_growing(const struct kv_sequence *kv);
 /* Ends the need for the window pages of the text's first n blocks. */

@@ -87,7 +87,7 @@ void sequence_recurrent_take(struct kv_sequence *kv) {
 
 /* Tells whether blocks behind the prompt are shared. */
 static bool shares_answer(const struct kv_sequence *kv) {
-    return kv->space->cache && !kv->space->batch_invariant;
+    return sequence_prefix_is_shared(kv) && !kv->space->batch_invariant;
 }
 
 /* Returns the end of the prompt's last block from which another choice may begin. */
@@ -101,7 +101,7 @@ static uint32_t next_end(const struct kv_sequence *kv, uint32_t n_tokens) {
     const uint32_t every = kv->space->checkpoint_tokens, last = last_end(kv),
                    ends[] = {(n_tokens / every + 1) * every, kv->recurrent.branch, last};
     uint32_t next = UINT32_MAX;
-    for (int i = 0; i < 3 && kv->space->cache; i++)
+    for (int i = 0; i < 3 && sequence_prefix_is_shared(kv); i++)
         if (ends[i] > n_tokens && ends[i] <= last) next = min_u32(next, ends[i]);
     return next;
 }

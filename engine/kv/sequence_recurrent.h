@@ -16,6 +16,9 @@
  *
  * No step of a prompt crosses such an end, so that the state there is in a slot between two steps.
  *
+ * A sequence that keeps a budget leaves none.  While it is suspended it keeps its slot, as it keeps
+ * its pages' contents (saved.h).
+ *
  * Checkpoints wait for the results of their step, as blocks do, before others find them.  They are
  * left as far as there are slots.  A running sequence takes those that are cached, the least
  * recently used first; without any it goes on in place.

@@ -150,11 +150,21 @@ def test_clients_that_leave_give_their_states_back(model):
         assert metrics["quire_recurrent_states_used"] == metrics["quire_checkpoints"]
 
 
-def test_refuses_by_name_what_has_no_place_for_states(model, server):
-    for policy in ("streaming", "heavy_hitter"):
-        reply = server.post("/v1/completions", {"prompt": [5], "kv_policy": {"type": policy}})
-        assert reply.status == 400
-    for settings, named in ((("--kv-disk-path", model.parent / "disk"), "--kv-disk-path"),):
+@pytest.mark.parametrize("policy", [{"type": "streaming", "sink": 4, "recent": 300},
+                                    {"type": "heavy_hitter", "recent": 150, "heavy": 150}])
+def test_budgets_are_of_the_layers_that_attend(model, policy):
+    """One that the text fits changes nothing."""
+    golden = json.loads((DATA / CHECKPOINT / "goldens.json").read_text())["prompts"][-1]
+    with Server(model.parent, "--kv-cache-memory", "16M", "--max-model-len", 512,
+                model=model) as all_policies:
+        values, _ = ask(all_policies, golden["tokens"], max_tokens=len(golden["greedy"]),
+                        kv_policy=policy)
+    assert values[0][0] == golden["greedy"]
+
+
+def test_refuses_by_name_what_has_no_place_for_states(model):
+    for settings, named in ((("--kv-disk-path", model.parent / "disk"), "--kv-disk-path"),
+                            (("--speculation", "suffix"), "--speculation suffix")):
         refused = Server(model.parent, *SETTINGS, *settings, model=model, wait=False)
         assert refused.process.wait(30) != 0
         assert named in refused.log and "recurrent layers" in refused.log

@@ -8,18 +8,21 @@
 
 enum { N = 24, CONTEXT = 500, PLENTY = 64, FEW = 9 };
 
+static bool bounded; /* its requests may keep a budget */
+
 /* An engine whose pool has n_blocks times 64 tokens. */
 static struct engine *start(uint32_t n_blocks, uint32_t max_rows, bool caches) {
-    return answers_start(
-        &(struct engine_config){.model_dir = model_dir,
-                                .backend = backend,
-                                .max_model_len = CONTEXT,
-                                .max_num_seqs = 4,
-                                .max_batched_tokens = max_rows,
-                                .max_queued = 100,
-                                .tokens_only = true,
-                                .prefix_caching = caches,
-                                .kv_cache_bytes = (uint64_t)n_blocks * plain_page_bytes});
+    return answers_start(&(struct engine_config){
+        .model_dir = model_dir,
+        .backend = backend,
+        .max_model_len = CONTEXT,
+        .max_num_seqs = 4,
+        .max_batched_tokens = max_rows,
+        .max_queued = 100,
+        .tokens_only = true,
+        .prefix_caching = caches,
+        .bounded_caches = bounded,
+        .kv_cache_bytes = (uint64_t)n_blocks * (bounded ? page_bytes : plain_page_bytes)});
 }
 
 /* A recipe for the small vocabulary of tiny checkpoints, whose answer does not end early. */
@@ -64,6 +67,38 @@ TEST(answers_do_not_depend_on_checkpoints) {
     assert_true(compare(recipes, alone, FEW, 64).n_preempted > 0);
     assert_true(late_backend_end() > 0);
     for (uint32_t i = 0; i < N; i++) answer_forget(&alone[i]);
+}
+
+/* Budgets of the layers that attend, beside texts that are kept whole: with few pages some are
+ * suspended, and go on with their states. */
+TEST(budgets_keep_their_states) {
+    static struct recipe recipes[N];
+    static struct answer alone[N];
+    static const struct kv_choice budgets[] = {
+        {.type = 1, .mechanism = KV_BOUNDED, .n_sink = 4, .n_recent = 60, .chunk = 64},
+        {.type = 2,
+         .mechanism = KV_BOUNDED,
+         .n_recent = 30,
+         .n_heavy = 30,
+         .score = KV_SCORE_SUM,
+         .chunk = 64}};
+    bounded = true;
+    make_recipes(recipes);
+    for (uint32_t i = 0; i < N; i++)
+        if (i % 2) recipes[i].kv = budgets[i / 2 % 2];
+    struct engine *engine = start(PLENTY, 256, false);
+    for (uint32_t i = 0; i < N; i++) alone[i] = answers_one(engine, &recipes[i]);
+    engine_destroy(engine);
+    for (uint32_t i = 1; i < N; i += 2) assert_true(alone[i].last.kv.values[KV_EVICTED_TOKENS] > 0);
+    compare(recipes, alone, PLENTY, 100);
+    assert_true(compare(recipes, alone, FEW, 64).n_preempted +
+                    compare(recipes, alone, FEW - 1, 64).n_preempted >
+                0);
+    late_backend_begin(backend);
+    compare(recipes, alone, FEW, 64);
+    late_backend_end();
+    for (uint32_t i = 0; i < N; i++) answer_forget(&alone[i]);
+    bounded = false;
 }
 
 /* Equal prompts of an idle engine: a turn that goes on begins where the last one ended. */
