@@ -18,7 +18,7 @@ enum {
     STRIP_STEP_BYTES = 512, /* of packed elements */
     ROW_GAP = 16,           /* bytes between rows in shared memory */
     START_BYTES = 48 << 10, /* what a multiprocessor could read while a block starts */
-    GOOD_WARPS = 12,        /* of a multiprocessor */
+    GOOD_WARPS = 14,        /* of a multiprocessor */
     GOOD_BYTES = 64 << 10   /* that are on their way to it */
 };
 

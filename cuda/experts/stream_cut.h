@@ -30,7 +30,7 @@ enum {
     STREAM_MAX_K_WARPS = 8,
     STREAM_MAX_O_WARPS = 7, /* each strip's warps have two named barriers */
     STREAM_MAX_SLOTS = 8,   /* pieces that are on their way to a warp */
-    STREAM_MAX_ROWS = 8,    /* from more rows on other kernels are faster */
+    STREAM_MAX_ROWS = 6,    /* from more rows on other kernels are faster */
     STREAM_FIND_PAIRS = 32  /* up to so many pairs a block finds its own by itself */
 };
 
