@@ -5,6 +5,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/device/collective.h"
 #include "engine/device/host_pool.h"
 #include "engine/device/layer_group.h"
 #include "engine/device/pages.h"
@@ -27,7 +28,9 @@ uint32_t memory_plan_n_windowed(const struct engine_config *config,
 }
 
 bool memory_plan_selections(const struct engine_config *config) {
-    return config->n_groups > 0 && config->backend->ops->select;
+    const struct backend *be = config->backend;
+    const bool agrees = be->n_ranks <= 1 || be->ops->collective->selects;
+    return config->n_groups > 0 && be->ops->select && agrees;
 }
 
 /* Returns how many ranks share the model; each has its part of pages and host blocks. */

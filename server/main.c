@@ -17,6 +17,7 @@
 
 #ifdef QUIRE_CUDA
 #include "cuda/cuda.h"
+#include "cuda/ranks/ranks.h"
 #endif
 #include "engine/base/error.h"
 #include "engine/base/likeness.h"
@@ -62,18 +63,37 @@ struct subcommand {
 };
 
 #ifdef QUIRE_CUDA
+/* Reads which device each rank has. */
+static int read_devices(uint32_t devices[CUDA_MOST_RANKS], const struct options *options,
+                        struct error *err) {
+    const char *at = options->tensor_parallel_devices;
+    for (uint32_t i = 0; i < options->tensor_parallel_size; i++) {
+        char *end = NULL;
+        devices[i] = at ? (uint32_t)strtoul(at, &end, 10) : i;
+        if (at && (end == at || *end != (i + 1 < options->tensor_parallel_size ? ',' : '\0')))
+            return error_set(
+                err, ERR_INVALID,
+                "--tensor-parallel-devices: '%.64s' is not a number for each of %" PRIu64
+                " ranks, with commas between them",
+                options->tensor_parallel_devices, options->tensor_parallel_size);
+        if (at) at = end + 1;
+    }
+    return 0;
+}
+
 static int create_cuda(struct backend **out, const struct options *options, struct error *err) {
     static const enum input_rounding roundings[] = {[ACTIVATIONS_AUTO] = ROUND_AS_DECLARED,
                                                     [ACTIVATIONS_BF16] = ROUND_NEVER,
                                                     [ACTIVATIONS_FP8] = ROUND_ALWAYS};
-    if (options->tensor_parallel_size > 1)
-        return error_set(err, ERR_INVALID,
-                         "--tensor-parallel-size %" PRIu64 ": GPUs do not compute one model "
-                         "together yet; 1 is allowed, or --device cpu",
-                         options->tensor_parallel_size);
-    const struct cuda_config config = {.batch_invariant = options->batch_invariant,
+    uint32_t devices[CUDA_MOST_RANKS] = {0};
+    const uint32_t n_ranks = (uint32_t)options->tensor_parallel_size;
+    const int rc = read_devices(devices, options, err);
+    if (rc) return rc;
+    const struct cuda_config config = {.device = devices[0],
+                                       .batch_invariant = options->batch_invariant,
                                        .input_rounding = roundings[options->activations]};
-    return cuda_backend_create(out, &config, err);
+    return n_ranks > 1 ? cuda_ranks_create(out, &config, devices, n_ranks, err)
+                       : cuda_backend_create(out, &config, err);
 }
 #else
 static int create_cuda(struct backend **out, const struct options *options, struct error *err) {

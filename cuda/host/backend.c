@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "cuda/host/numa.h"
+#include "cuda/ranks/group.h"
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/device/backend.h"
@@ -19,7 +20,7 @@
 enum { FIRST_BLOCK_BYTES = 1 << 20, MIN_MAJOR = 8, MAX_COPIERS = 8 };
 
 static struct device_memory cuda_memory(struct backend *be) {
-    (void)be;
+    cuda_use_device(be);
     size_t n_free = 0, n_total = 0;
     if (cudaMemGetInfo(&n_free, &n_total) != cudaSuccess)
         return (struct device_memory){0, 1}; /* too little for anything: alloc will say why */
@@ -39,6 +40,7 @@ static int cuda_reserve(struct backend *be, const struct step_limits *limits, st
                          "the model has heads of two sizes, %u and %u elements: they are not "
                          "supported on the device cuda",
                          limits->windowed.head_dim, limits->head_dim);
+    cuda_use_device(be);
     int rc = select_reserve(cuda, limits, err); /* first: step_reserve() needs its select.shape */
     if (!rc) rc = step_reserve(cuda, limits, err);
     if (!rc) rc = angles_reserve(cuda, limits, err);
@@ -51,6 +53,7 @@ static int cuda_reserve(struct backend *be, const struct step_limits *limits, st
 static int cuda_alloc(struct backend *be, size_t bytes, void **out, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     void *memory = NULL;
+    cuda_use_device(be);
     int rc = device_alloc(cuda, bytes, &memory, err);
     if (rc) return rc;
     rc = cuda_check(cuda, cudaMemsetAsync(memory, 0, bytes, cuda->stream), "clearing memory", err);
@@ -86,6 +89,7 @@ static int cuda_copy_pages(struct backend *be, const struct kv_pool *kv, const u
                            const uint32_t *to, uint32_t n, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     struct page_copies copies;
+    cuda_use_device(be);
     int rc = host_pool_await(cuda, err);
     for (uint32_t at = 0; at < n && !rc; at += copies.n) {
         copies.n = min_u32(n - at, MOST_PAGE_COPIES);
@@ -101,6 +105,8 @@ static int cuda_copy_pages(struct backend *be, const struct kv_pool *kv, const u
 
 static void cuda_destroy(struct backend *be) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
+    if (be->rank == 0) cuda_group_destroy(be);
+    cuda_use_device(be);
     if (cuda->stream) cudaStreamSynchronize(cuda->stream);
     host_pool_close(cuda);
     select_close(cuda);
@@ -160,6 +166,7 @@ static const struct backend_ops cuda_ops = {
     .sparse = &cuda_sparse_ops,
     .select = &cuda_select_ops,
     .experts = &cuda_expert_ops,
+    .collective = &cuda_collective_ops,
 };
 
 static int find_device(struct cudaDeviceProp *properties, uint32_t device, struct error *err) {

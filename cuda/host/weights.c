@@ -8,6 +8,7 @@
  * So q, k, v of a layer are one matrix, and gate, up are one (linear.c).  A pinned buffer is used
  * again once its event says that its copy has completed; nothing waits at the end of a weight. */
 #include "cuda/host/internal.h"
+#include "cuda/ranks/group.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -206,6 +207,7 @@ int cuda_weight_load(struct backend *be, const struct weight *host, struct weigh
                      struct error *err) {
     struct rounded_memory *rounded = &CUDA_BACKEND(be)->rounded;
     struct weight prepared;
+    cuda_use_device(be);
     if (!host->rounds_input) return load_arrays(be, host, out, err);
     int rc = rounded_weight(host, &prepared, err);
     if (rc) return rc;

@@ -13,6 +13,7 @@
  *
  * Memory: reserved for the largest step; without reserve(), grown to the largest seen. */
 #include "cuda/host/internal.h"
+#include "cuda/ranks/group.h"
 
 #include <string.h>
 
@@ -153,6 +154,7 @@ static int evict_order(struct backend *be, const struct kv_pool *kv, const struc
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     const size_t n_pages = kv_n_pages(layers[0].n_slots), bytes = n_pages * sizeof(int32_t);
     struct args room;
+    cuda_use_device(be);
     int rc = host_pool_await(cuda, err);
     if (!rc) rc = args_take(cuda, n_layers * bytes, &room, err);
     if (rc) return rc;

@@ -15,6 +15,7 @@
  *   copies       └─────────► pages of step n │   ▲
  *                                            └───┘ only where they meet */
 #include "cuda/host/internal.h"
+#include "cuda/ranks/group.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -168,6 +169,7 @@ static int offload(struct backend *be, const struct offload_args *args, struct e
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     struct host_pool_copies *s = &cuda->store;
     if (args->n == 0) return 0;
+    cuda_use_device(be);
     int rc = open_copies(cuda, args->kv->n_pages, err);
     if (rc) return rc;
     s->under_way = true;
@@ -183,6 +185,7 @@ static int reload(struct backend *be, const struct offload_args *args, struct er
     struct offload_params params = {
         .kv = *args->kv, .store = *args->store, .host_layer = args->host_layer};
     const struct launch launch = {.stream = cuda->stream, .overlap = false};
+    cuda_use_device(be);
     const int rc = host_pool_await(cuda, err);
     if (rc) return rc;
     cudaError_t code = cudaSuccess;

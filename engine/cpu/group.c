@@ -164,8 +164,11 @@ static void resume(struct backend *be) {
     meeting_resume(&group->meeting);
 }
 
-const struct collective_ops cpu_collective_ops = {
-    .sum = sum, .gather_columns = gather_columns, .interrupt = interrupt, .resume = resume};
+const struct collective_ops cpu_collective_ops = {.sum = sum,
+                                                  .gather_columns = gather_columns,
+                                                  .interrupt = interrupt,
+                                                  .resume = resume,
+                                                  .selects = true};
 
 /* ---- the group ---- */
 

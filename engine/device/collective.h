@@ -49,6 +49,8 @@ struct collective_ops {
     void (*interrupt)(struct backend *be);
     /* Lets the ranks call again, after an interrupt.  No rank is in a call. */
     void (*resume)(struct backend *be);
+    /* select_ops work on several ranks: all choose by the scores of all. */
+    bool selects;
 };
 
 #endif

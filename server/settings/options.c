@@ -176,6 +176,9 @@ static const struct option entries[] = {
      NUMBER(tensor_parallel_size, 1, RANKS_MAX, "1",
             "ranks that compute the model together, each with a part of its weights and of the KV "
             "cache")},
+    {"tensor-parallel-devices",
+     STRING(tensor_parallel_devices, NULL,
+            "numbers of the ranks' GPUs, with commas; one may come more than once [0,1,2 ...]")},
     {"dtype", CHOICE(dtype, dtype_words, "auto", "number type of the CPU's products")},
     {"activations", CHOICE(activations, activation_words, "auto",
                            "number type of a GPU's activations in products with weights of FP8")},

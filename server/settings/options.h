@@ -49,6 +49,7 @@ struct options {
     char *otlp_endpoint, *otlp_ca_file;                   /* NULL: no traces; the system's store */
     char *kv_events, *kv_events_replay, *kv_events_topic; /* NULL: not given */
     char *kv_disk_path;                                   /* NULL: no tier on disk */
+    char *tensor_parallel_devices;
     char *filters_file, *pattern_file, *chat_template;
     uint64_t port;
     uint64_t max_model_len, max_num_seqs, max_num_batched_tokens, max_num_queued_reqs;
