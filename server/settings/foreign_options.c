@@ -15,8 +15,8 @@
 
 #define PER_REQUEST "requests say it themselves; defaults are those of generation_config.json"
 #define ONE_DEVICE                                                                                 \
-    "a server runs its model on one device; start a replica for each GPU, as docs/deployment.md "  \
-    "says"
+    "ranks share a model (--tensor-parallel-size); else start a replica for each GPU, as "         \
+    "docs/deployment.md says"
 #define OWN_FORMAT                                                                                 \
     "the model's files say in which format its weights are; `quire quantize` writes others"
 #define ALWAYS_ON "it is always on"
