@@ -74,7 +74,7 @@ uint32_t memory_plan_context(const struct kv_pool *pool, const struct longest_te
  * that these get: kv_cache_bytes, what is left of the device's share, or a quarter of `available`.
  * States take at most a third of that, or the memory of MEMORY_PLAN_STATES if that is more.  There
  * are two for each sequence at most, and MEMORY_PLAN_CHECKPOINTS beside them. */
-enum { MEMORY_PLAN_STATES = 2, MEMORY_PLAN_CHECKPOINTS = 128 };
+enum { MEMORY_PLAN_STATES = 2, MEMORY_PLAN_CHECKPOINTS = 1024 };
 uint32_t memory_plan_states(const struct engine_config *config, size_t state_bytes,
                             struct device_memory device, uint64_t available);
 
