@@ -151,6 +151,7 @@ static const struct backend_ops cuda_ops = {
     .linear = cuda_linear,
     .gated = cuda_gated,
     .activate = cuda_activate,
+    .gate = cuda_gate,
     .rope_append = cuda_rope_append,
     .attn_decode = cuda_attn_decode,
     .attn_prefill = cuda_attn_prefill,
@@ -167,6 +168,7 @@ static const struct backend_ops cuda_ops = {
     .select = &cuda_select_ops,
     .experts = &cuda_expert_ops,
     .collective = &cuda_collective_ops,
+    .recurrent = &cuda_recurrent_ops,
 };
 
 static int find_device(struct cudaDeviceProp *properties, uint32_t device, struct error *err) {

@@ -128,10 +128,16 @@ static int set_prompts(struct cuda_backend *cuda, struct graph_entry *r, struct 
     return rc;
 }
 
+/* Says whether a graph can have the step.  A recurrent layer's launches are as many as its prompts
+ * have chunks. */
+static bool fits_graph(const struct cuda_backend *cuda) {
+    return attention_fits_graph(cuda) && !(cuda->recurrent.states && has_prompts(cuda));
+}
+
 static int run_recorded(struct cuda_backend *cuda, uint32_t n_rows, graph_body body, void *ctx,
                         struct error *err) {
     /* The hosts of several ranks meet in each step, which a graph would leave out. */
-    if (cuda->base.n_ranks > 1 || !attention_fits_graph(cuda)) return body(ctx, n_rows, err);
+    if (cuda->base.n_ranks > 1 || !fits_graph(cuda)) return body(ctx, n_rows, err);
     forget_stale(cuda);
     struct graph_entry *r = find_graph(cuda, ctx, n_rows);
     cuda->base.n_new_graphs += !r || !r->graph;

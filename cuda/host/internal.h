@@ -23,6 +23,7 @@
 #include "cuda/kv/select.h"
 #include "cuda/kv/select_pack.h"
 #include "cuda/linear/product.h"
+#include "cuda/recurrent/recurrent_kernels.h"
 #include "engine/device/attention.h"
 #include "engine/device/backend.h"
 #include "engine/device/layer_group.h"
@@ -32,6 +33,7 @@ struct attn_sparse;
 struct evict_ops;
 struct expert_ops;
 struct host_pool_ops;
+struct recurrent_ops;
 struct sample_args;
 struct select_args;
 struct select_ops;
@@ -225,6 +227,8 @@ struct cuda_backend {
     struct device_step step; /* the present step; its pointers are device memory */
     /* The same on the device; behind it lies one that names the copies of prompts' pages. */
     const struct device_step *device_step;
+    struct device_recurrent recurrent; /* likewise for recurrent layers, */
+    const struct device_recurrent *device_recurrent;
     const struct step *host_step; /* what was packed; borrowed while the step runs */
     uint32_t launch_rows;         /* rows that operations launch: step.n_rows, or run_graph()'s */
     void *partials;               /* partial results of attention to prompts: outputs, then lse */
@@ -487,6 +491,7 @@ int cuda_add_positions(struct backend *be, const struct add_positions_args *args
 int cuda_rmsnorm(struct backend *be, const struct rmsnorm_args *args, struct error *err);
 int cuda_layernorm(struct backend *be, const struct layernorm_args *args, struct error *err);
 int cuda_activate(struct backend *be, const struct activate_args *args, struct error *err);
+int cuda_gate(struct backend *be, const struct gate_args *args, struct error *err);
 int cuda_rope_append(struct backend *be, const struct rope_append_args *args, struct error *err);
 int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct error *err);
 int cuda_attn_prefill(struct backend *be, const struct attn_args *args, struct error *err);
@@ -498,12 +503,13 @@ int cuda_collect(struct backend *be, uint32_t n_newer, struct error *err);
 int cuda_sync(struct backend *be, struct error *err);
 int cuda_measure(struct backend *be, struct ceilings *out, struct error *err);
 
-/* The groups' tables, defined in kv/evict.c, kv/host_pool.c, kv/select.c and
+/* The groups' tables, defined in kv/evict.c, kv/host_pool.c, kv/select.c, recurrent/recurrent.c and
  * attention/sparse/sparse.c. */
 extern const struct evict_ops cuda_evict_ops;
 extern const struct host_pool_ops cuda_host_pool_ops;
 extern const struct select_ops cuda_select_ops;
 extern const struct expert_ops cuda_expert_ops;
+extern const struct recurrent_ops cuda_recurrent_ops;
 /* Makes the stream kernel of experts ready. */
 int stream_open(struct cuda_backend *cuda, struct error *err);
 extern const struct sparse_ops cuda_sparse_ops;

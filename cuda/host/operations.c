@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda/elementwise/gate.h"
 #include "engine/base/error.h"
 #include "engine/device/attention.h"
 #include "engine/device/backend.h"
@@ -74,6 +75,13 @@ int cuda_activate(struct backend *be, const struct activate_args *args, struct e
     const struct activate_params params = {
         .x = args->x, .n = (size_t)args->n_rows * args->dim, .kind = args->kind};
     return cuda_check(cuda, launch_activate(&params, launch_of(cuda)), "activate", err);
+}
+
+int cuda_gate(struct backend *be, const struct gate_args *args, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    const struct gate_params params = {
+        .x = args->x, .gate = args->gate, .n = (size_t)args->n_rows * args->dim};
+    return cuda_check(cuda, launch_gate(&params, launch_of(cuda)), "gate", err);
 }
 
 static int send_array(struct cuda_backend *cuda, void *to, const void *host, size_t bytes,

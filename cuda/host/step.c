@@ -2,6 +2,7 @@
  *
  *   struct device_step             pointers to the arrays below, always at the same address
  *   struct device_step             the same, but it names the copies of kv/prompt_copies.c
+ *   struct device_recurrent        names the states and chunks below
  *   attention's plans              attention.cu: their places are fixed, too
  *   tokens positions row_seq       [n_rows] each
  *   first_row seq_rows             [n_seqs] each
@@ -11,6 +12,8 @@
  *   items                          [item_words], attn_prefill's work: attention.cu
  *   budgets                        [n_seqs] struct device_budget, if some sequence has one
  *   selections, observations       if some sequence has one: select_pack.h
+ *   states chunks                  [n_seqs] struct device_state, [n_chunks] struct device_chunk, if
+ *                                  the model has recurrent layers
  *
  * The arrays are int32, for all layers at once.  layer_pages is the most pages that a layer's lists
  * have. */
@@ -25,6 +28,7 @@
 #include "engine/device/backend.h"
 #include "engine/device/evict.h"
 #include "engine/device/pages.h"
+#include "engine/device/recurrent.h"
 #include "engine/device/step.h"
 
 /* The sizes of a step's arrays, before it is packed. */
@@ -33,9 +37,13 @@ struct step_shape {
     size_t plan_bytes, item_words; /* attention's */
     bool has_budgets;
     size_t select_words;
+    bool has_states;
+    size_t n_chunks; /* of prompts, as recurrent layers cut them */
 };
 
 enum { BUDGET_WORDS = sizeof(struct device_budget) / sizeof(int32_t) };
+enum { STATE_WORDS = sizeof(struct device_state) / sizeof(int32_t) };
+enum { CHUNK_WORDS = sizeof(struct device_chunk) / sizeof(int32_t) };
 
 static size_t count_pages(const struct step *step, uint32_t seq, uint32_t layer) {
     return kv_n_pages(step->seqs[seq].layers[layer].n_slots);
@@ -45,6 +53,17 @@ static bool has_budgets(const struct step *step) {
     for (uint32_t i = 0; i < step->n_seqs; i++)
         if (step->seqs[i].budget) return true;
     return false;
+}
+
+/* Returns how many chunks the rows of a sequence are in. */
+static size_t count_chunks(const struct step_seq *seq) {
+    return (seq->n_before % CHUNK_ROWS + seq->n_rows + CHUNK_ROWS - 1) / CHUNK_ROWS;
+}
+
+static size_t count_prompt_chunks(const struct step *step) {
+    size_t n = 0;
+    for (uint32_t i = step->n_decode; i < step->n_seqs; i++) n += count_chunks(&step->seqs[i]);
+    return n;
 }
 
 static struct step_shape shape_of(const struct step *step, const struct select_shape *select) {
@@ -58,16 +77,20 @@ static struct step_shape shape_of(const struct step *step, const struct select_s
     }
     shape.has_budgets = has_budgets(step);
     shape.select_words = select_pack_words(step, select);
+    shape.has_states = step->has_states;
+    if (shape.has_states) shape.n_chunks = count_prompt_chunks(step);
     return shape;
 }
 
-static_assert(2 * sizeof(struct device_step) <= STEP_HEADER_BYTES,
+enum { RECURRENT_AT = 2 * sizeof(struct device_step) };
+static_assert(RECURRENT_AT + sizeof(struct device_recurrent) <= STEP_HEADER_BYTES,
               "the header has outgrown its place");
 
 static size_t count_bytes(const struct step_shape *s) {
     const size_t words = 3 * s->n_rows + 2 * s->n_seqs + 3 * s->n_views +
                          s->n_layers * s->layer_pages + s->item_words +
-                         (s->has_budgets ? s->n_seqs * BUDGET_WORDS : 0) + s->select_words;
+                         (s->has_budgets ? s->n_seqs * BUDGET_WORDS : 0) + s->select_words +
+                         (s->has_states ? s->n_seqs * STATE_WORDS : 0) + s->n_chunks * CHUNK_WORDS;
     return round_up(STEP_HEADER_BYTES + s->plan_bytes + words * sizeof(int32_t), ARGS_ALIGNMENT);
 }
 
@@ -185,13 +208,50 @@ static void pack_selects(struct cuda_backend *cuda, const struct step_shape *sha
             (const struct device_observation *)(device + (size_t)step->n_decode * SELECT_WORDS);
 }
 
-/* Packs the two headers.  kv/prompt_copies.c numbers its copies in order, so the second header's
+/* Packs a sequence's rows as chunks; returns how many. */
+static uint32_t pack_chunks(struct device_chunk *to, const struct step *step, uint32_t seq) {
+    const struct step_seq *from = &step->seqs[seq];
+    uint32_t n = 0;
+    for (uint32_t row = 0; row < from->n_rows; n++) {
+        const uint32_t room = CHUNK_ROWS - (from->n_before + row) % CHUNK_ROWS,
+                       n_rows = min_u32(room, from->n_rows - row);
+        to[n] = (struct device_chunk){.seq = seq,
+                                      .first_row = from->first_row + row,
+                                      .n_rows = n_rows,
+                                      .is_last = row + n_rows == from->n_rows};
+        row += n_rows;
+    }
+    return n;
+}
+
+static void pack_states(struct mirror *block, const struct step *step,
+                        const struct step_shape *shape, struct device_recurrent *out) {
+    const int32_t *device;
+    struct device_state *states =
+        (struct device_state *)take(block, shape->n_seqs * STATE_WORDS, &device);
+    out->states = (const struct device_state *)device;
+    struct device_chunk *chunks =
+        (struct device_chunk *)take(block, shape->n_chunks * CHUNK_WORDS, &device);
+    out->chunks = (const struct device_chunk *)device;
+    for (uint32_t i = 0; i < step->n_seqs; i++) {
+        const struct step_seq *seq = &step->seqs[i];
+        const bool is_new = seq->state.from == STATE_ZERO;
+        states[i] = (struct device_state){.from = is_new ? -1 : (int32_t)seq->state.from,
+                                          .to = (int32_t)seq->state.to,
+                                          .n_before = seq->n_before,
+                                          .first_chunk = out->n_chunks};
+        if (i >= step->n_decode) out->n_chunks += pack_chunks(chunks + out->n_chunks, step, i);
+    }
+}
+
+/* Packs the headers.  kv/prompt_copies.c numbers its copies in order, so the second header's
  * table is the same in every layer. */
 static void pack_headers(struct cuda_backend *cuda, const struct device_step *step) {
     struct device_step headers[2] = {*step, *step};
     headers[1].table = cuda->prompt_copies.numbers;
     headers[1].layer_pages = 0;
     memcpy(cuda->step_block.host, headers, sizeof(headers));
+    memcpy(cuda->step_block.host + RECURRENT_AT, &cuda->recurrent, sizeof(cuda->recurrent));
 }
 
 int step_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err) {
@@ -202,6 +262,8 @@ int step_reserve(struct cuda_backend *cuda, const struct step_limits *limits, st
         .n_layers = limits->n_layers,
         .layer_pages = (size_t)limits->max_seqs * limits->max_seq_pages,
         .has_budgets = limits->tracked,
+        .has_states = true,
+        .n_chunks = limits->max_rows / CHUNK_ROWS + 2 * (size_t)limits->max_seqs,
         .select_words = select_pack_most_words(limits, &cuda->select.shape)};
     int rc = attention_reserve(cuda, limits, &largest.plan_bytes, &largest.item_words, err);
     return rc ? rc : mirror_reserve(cuda, &cuda->step_block, count_bytes(&largest), err);
@@ -225,14 +287,17 @@ int step_send(struct cuda_backend *cuda, struct error *err) {
                                 .n_layers = step->n_layers,
                                 .sampled = cuda->sampled,
                                 .layer_pages = (uint32_t)shape.layer_pages};
+    cuda->recurrent = (struct device_recurrent){0};
     block->used = STEP_HEADER_BYTES + shape.plan_bytes;
     pack_rows(block, step, out);
     const struct step_arrays arrays = pack_seqs(block, step, &shape, out);
     if (shape.has_budgets) pack_budgets(block, step, out);
     if (shape.select_words > 0) pack_selects(cuda, &shape);
+    if (shape.has_states) pack_states(block, step, &shape, &cuda->recurrent);
     attention_plan(cuda, &arrays, block->host + STEP_HEADER_BYTES);
     pack_headers(cuda, out);
     cuda->device_step = (const struct device_step *)block->device;
+    cuda->device_recurrent = (const struct device_recurrent *)(block->device + RECURRENT_AT);
     rc = cuda_check(
         cuda, launch_small_copy(block->device, block->host, block->used, true, launch_of(cuda)),
         "the step to the device", err);

@@ -144,6 +144,21 @@ static void activations_equal_the_cpu(void **state) {
     }
 }
 
+static void output_gates_equal_the_cpu(void **state) {
+    struct error err = {0};
+    for (size_t i = 0; i < N_WIDTHS; i++) {
+        const uint32_t rows = heights[i % N_HEIGHTS], dim = widths[i], n = rows * dim;
+        float *x = random_bf16(n, 6), *gate = random_bf16(n, 100), *got = random_floats(n);
+        void *gpu_x = gpu_array(x, n, ELEMENT_BF16), *gpu_gate = gpu_array(gate, n, ELEMENT_BF16);
+        must(cpu->ops->gate(cpu, &(struct gate_args){x, gate, rows, dim}, &err), &err);
+        must(gpu->ops->gate(gpu, &(struct gate_args){gpu_x, gpu_gate, rows, dim}, &err), &err);
+        gpu_read(got, gpu_x, n, ELEMENT_BF16);
+        assert_near(got, x, n, BF16_TOLERANCE, "gate");
+        gpu_free(gpu_x), gpu_free(gpu_gate);
+        free(x), free(gate), free(got);
+    }
+}
+
 static void check_learned_positions(uint32_t n_rows, uint32_t dim, enum element dtype) {
     enum { N_POSITIONS = 400, FIRST = 2 };
     const size_t n = (size_t)n_rows * dim;
@@ -340,6 +355,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(rmsnorm_of_heads_equals_the_cpu),
         cmocka_unit_test(layernorm_equals_the_cpu),
         cmocka_unit_test(activations_equal_the_cpu),
+        cmocka_unit_test(output_gates_equal_the_cpu),
         cmocka_unit_test(learned_positions_equal_the_cpu),
         cmocka_unit_test(embedding_equals_the_cpu),
         cmocka_unit_test(gather_picks_rows),

@@ -1,0 +1,172 @@
+/* recurrent.c - layers with a recurrent state on the device (engine/device/recurrent.h): which
+ * kernels run them, and on what workspace. */
+#include "engine/device/recurrent.h"
+
+#include "cuda/host/internal.h"
+#include "cuda/recurrent/recurrent_kernels.h"
+#include "engine/base/error.h"
+#include "engine/base/sizes.h"
+#include "engine/device/step.h"
+
+enum { ALIGN = 256 };
+
+/* A set of kernels for all rows of a step. */
+struct recurrent_way {
+    bool (*fits)(const struct cuda_backend *cuda, const struct recurrent_shape *shape);
+    size_t (*workspace)(const struct recurrent_shape *shape, uint32_t n_rows);
+    cudaError_t (*run)(const struct cuda_backend *cuda, const struct recurrent_args *args,
+                       const struct recurrent_params *params);
+};
+
+/* ---- decoding ---- */
+
+static bool decode_fits(const struct recurrent_shape *s) {
+    return s->k_dim == DELTA_DIM && s->v_dim == DELTA_DIM && s->width == DELTA_WIDTH &&
+           s->n_v_heads / s->n_k_heads <= DELTA_MOST_SHARED;
+}
+
+/* Launches the rows that decode.  A step without prompts may be a graph, whose launch is for any
+ * number of them. */
+static cudaError_t run_decode(const struct cuda_backend *cuda,
+                              const struct recurrent_params *params) {
+    struct recurrent_params p = *params;
+    if (has_prompts(cuda)) p.n_rows = cuda->step.n_decode;
+    return launch_delta_decode(&p, launch_of(cuda));
+}
+
+static uint32_t n_prompts(const struct cuda_backend *cuda) {
+    return cuda->step.n_seqs - cuda->step.n_decode;
+}
+
+/* ---- prompts by chunks ---- */
+
+static bool chunks_fit(const struct cuda_backend *cuda, const struct recurrent_shape *s) {
+    (void)cuda;
+    return decode_fits(s) && delta_scan_runs();
+}
+
+/* Returns the bytes of a window's tiles; what is solved lies behind them. */
+static size_t tile_bytes(const struct recurrent_shape *s, uint32_t n_chunks) {
+    return round_up(delta_tile_bytes(s->n_k_heads, s->n_v_heads, n_chunks), ALIGN);
+}
+
+static size_t chunks_workspace(const struct recurrent_shape *s, uint32_t n_rows) {
+    const uint32_t n_chunks = min_u32(n_rows, WINDOW_CHUNKS);
+    return tile_bytes(s, n_chunks) + delta_solved_bytes(s->n_v_heads, n_chunks) + ALIGN;
+}
+
+static cudaError_t run_window(const struct cuda_backend *cuda, const struct recurrent_params *p,
+                              const struct recurrent_window *w) {
+    cudaError_t status = launch_delta_convolve(p, w, launch_of(cuda));
+    if (status == cudaSuccess) status = launch_delta_prepare(p, w, launch_of(cuda));
+    return status == cudaSuccess ? launch_delta_scan(p, w, launch_of(cuda)) : status;
+}
+
+static cudaError_t run_chunks(const struct cuda_backend *cuda, const struct recurrent_args *args,
+                              const struct recurrent_params *p) {
+    const uint32_t n_chunks = cuda->recurrent.n_chunks,
+                   n_most = min_u32(args->n_rows, WINDOW_CHUNKS);
+    struct recurrent_window w = {.n_prompts = n_prompts(cuda)};
+    w.tiles = (void *)round_up((uintptr_t)args->workspace, ALIGN);
+    w.solved = (char *)w.tiles + tile_bytes(&args->states->shape, n_most);
+    cudaError_t status = run_decode(cuda, p);
+    for (uint32_t first = 0; first < n_chunks && status == cudaSuccess; first += w.n_chunks) {
+        w.first_chunk = first;
+        w.n_chunks = min_u32(n_most, n_chunks - first);
+        status = run_window(cuda, p, &w);
+    }
+    if (status != cudaSuccess || n_chunks == 0) return status;
+    return launch_delta_output(p, launch_of(cuda));
+}
+
+/* ---- any heads ---- */
+
+static bool any_fits(const struct cuda_backend *cuda, const struct recurrent_shape *s) {
+    (void)cuda;
+    return s->k_dim <= RECURRENT_ANY_MOST_DIM && s->v_dim <= RECURRENT_ANY_MOST_DIM &&
+           s->v_dim % RECURRENT_ANY_COLUMNS == 0;
+}
+
+static size_t any_workspace(const struct recurrent_shape *s, uint32_t n_rows) {
+    return recurrent_any_bytes(recurrent_n_channels(s), n_rows) + ALIGN;
+}
+
+static cudaError_t run_any(const struct cuda_backend *cuda, const struct recurrent_args *args,
+                           const struct recurrent_params *params) {
+    struct recurrent_params p = *params;
+    void *workspace = (void *)round_up((uintptr_t)args->workspace, ALIGN);
+    p.only_prompts = decode_fits(&args->states->shape);
+    p.n_seqs = has_prompts(cuda) ? cuda->step.n_seqs : p.n_rows;
+    const cudaError_t status = p.only_prompts ? run_decode(cuda, params) : cudaSuccess;
+    if (status != cudaSuccess || (p.only_prompts && !has_prompts(cuda))) return status;
+    return launch_recurrent_any(&p, workspace, launch_of(cuda));
+}
+
+/* ---- the operations ---- */
+
+/* In the order of preference. */
+static const struct recurrent_way ways[] = {{chunks_fit, chunks_workspace, run_chunks},
+                                            {any_fits, any_workspace, run_any}};
+
+static const struct recurrent_way *way_of(const struct backend *be,
+                                          const struct recurrent_shape *shape) {
+    for (size_t i = 0; i < sizeof(ways) / sizeof(*ways); i++)
+        if (ways[i].fits(CUDA_BACKEND(be), shape)) return &ways[i];
+    return NULL;
+}
+
+static bool cuda_recurrent_takes(const struct backend *be, const struct recurrent_shape *shape) {
+    return way_of(be, shape) != NULL;
+}
+
+static size_t cuda_recurrent_workspace(const struct backend *be,
+                                       const struct recurrent_shape *shape, uint32_t n_rows) {
+    return way_of(be, shape)->workspace(shape, n_rows);
+}
+
+static struct plain_weight plain_of(const struct weight *w) {
+    return (struct plain_weight){w->data, w->format.element};
+}
+
+static struct recurrent_params params_of(const struct cuda_backend *cuda,
+                                         const struct recurrent_args *args) {
+    const struct recurrent_shape *shape = &args->states->shape;
+    return (struct recurrent_params){
+        .step = cuda->device_step,
+        .states_of = cuda->device_recurrent,
+        .qkv = args->qkv,
+        .z = args->z,
+        .b = args->b,
+        .a = args->a,
+        .qkv_stride = args->qkv_stride,
+        .gates_stride = args->gates_stride,
+        .conv = plain_of(args->conv),
+        .a_log = plain_of(args->a_log),
+        .dt_bias = plain_of(args->dt_bias),
+        .norm = plain_of(args->norm),
+        .eps = args->eps,
+        .states = state_at(args->states, 0, args->layer),
+        .slot_bytes = args->states->slot_bytes,
+        .inputs_at = round_up(recurrent_n_elements(shape) * sizeof(float), STATE_ALIGN),
+        .n_k_heads = shape->n_k_heads,
+        .n_v_heads = shape->n_v_heads,
+        .k_dim = shape->k_dim,
+        .v_dim = shape->v_dim,
+        .width = shape->width,
+        .n_rows = args->n_rows,
+        .out = args->out};
+}
+
+static int cuda_recurrent_run(struct backend *be, const struct recurrent_args *args,
+                              struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    const struct recurrent_params params = params_of(cuda, args);
+    if (!cuda->recurrent.states)
+        return error_set(err, ERR_INVALID, "cuda: the step names no recurrent states");
+    return cuda_check(cuda, way_of(be, &args->states->shape)->run(cuda, args, &params),
+                      "a recurrent layer", err);
+}
+
+const struct recurrent_ops cuda_recurrent_ops = {.takes = cuda_recurrent_takes,
+                                                 .workspace = cuda_recurrent_workspace,
+                                                 .run = cuda_recurrent_run};

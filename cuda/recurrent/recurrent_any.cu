@@ -1,0 +1,246 @@
+/* recurrent_any.cu - recurrent layers with heads of any size, on any device: rows one by one.
+ *
+ *   vectors   convolution, SiLU and norms  ─►  vectors, bf16 [n_rows, n_channels]
+ *   recur     S and o, row after row; o, bf16, in the place of the output
+ *   finish    out = rmsnorm(o) * norm * silu(z); the last inputs of the convolution are stored
+ *
+ * Grid:   vectors, finish: a warp per row and head.  recur: a warp per sequence, v head and COLUMNS
+ *         columns of v; lane l has rows l, l + 32, ... of S in registers.
+ * Bound:  latency of a row.        Oracle: tests/cuda. */
+#include "cuda/recurrent/delta.cuh"
+
+namespace {
+
+enum {
+    THREADS = 128,
+    WARPS = THREADS / 32,
+    COLUMNS = RECURRENT_ANY_COLUMNS,
+    MOST_HELD = RECURRENT_ANY_MOST_DIM / 32
+};
+
+__device__ __forceinline__ uint32_t n_channels_of(const recurrent_params &p) {
+    return 2 * p.n_k_heads * p.k_dim + p.n_v_heads * p.v_dim;
+}
+
+/* Returns the first row, and the first sequence, that the launch computes. */
+__device__ __forceinline__ uint32_t first_row(const recurrent_params &p) {
+    return p.only_prompts ? p.step->n_decode : 0;
+}
+
+/* Returns the input of a channel in row `row` of the sequence; a negative one is before the
+ * step. */
+__device__ __forceinline__ float input_at(const recurrent_params &p, uint32_t seq, int row,
+                                          uint32_t channel) {
+    const bf16 *qkv = static_cast<const bf16 *>(p.qkv);
+    if (row >= 0)
+        return to_float(
+            qkv[(size_t)((uint32_t)p.step->first_row[seq] + row) * p.qkv_stride + channel]);
+    const device_state &state = p.states_of->states[seq];
+    const char *before = state_before(p, state);
+    const int position = (int)state.n_before + row;
+    if (!before || position < 0) return 0.0f;
+    return to_float(reinterpret_cast<const bf16 *>(
+        before + p.inputs_at)[(size_t)(position % p.width) * n_channels_of(p) + channel]);
+}
+
+__device__ __forceinline__ float convolve(const recurrent_params &p, uint32_t seq, int row,
+                                          uint32_t channel) {
+    float sum = 0.0f;
+    for (uint32_t j = 0; j < p.width; j++)
+        sum += load_plain(p.conv, (size_t)channel * p.width + j) *
+               input_at(p, seq, row + (int)j - (int)(p.width - 1), channel);
+    return round_bf16(silu(sum));
+}
+
+__global__ void __launch_bounds__(THREADS) vectors_kernel(recurrent_params p, bf16 *vectors) {
+    let_next_start();
+    wait_for_previous();
+    const uint32_t row = first_row(p) + blockIdx.x, n_normed = 2 * p.n_k_heads,
+                   head = blockIdx.y * WARPS + threadIdx.x / 32;
+    if (row >= p.step->n_rows || head >= n_normed + p.n_v_heads) return;
+    const bool is_v = head >= n_normed;
+    const uint32_t dim = is_v ? p.v_dim : p.k_dim, seq = (uint32_t)p.step->row_seq[row],
+                   first = is_v ? n_normed * p.k_dim + (head - n_normed) * p.v_dim : head * p.k_dim;
+    const int at = (int)(row - (uint32_t)p.step->first_row[seq]);
+    float y[MOST_HELD], sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < MOST_HELD; i++) {
+        const uint32_t c = threadIdx.x % 32 + 32 * i;
+        y[i] = c < dim ? convolve(p, seq, at, first + c) : 0.0f;
+        sum += y[i] * y[i];
+    }
+    const float factor = is_v ? 1.0f : rsqrtf(warp_sum(sum) + NORM2_EPS);
+#pragma unroll
+    for (int i = 0; i < MOST_HELD; i++) {
+        const uint32_t c = threadIdx.x % 32 + 32 * i;
+        if (c < dim)
+            vectors[(size_t)row * n_channels_of(p) + first + c] =
+                __float2bfloat16_rn(y[i] * factor);
+    }
+}
+
+/* A warp's columns of a v head's S: element [i][c] is in row lane + 32 i. */
+struct columns {
+    float x[MOST_HELD][COLUMNS];
+};
+
+__device__ __forceinline__ void load_columns(columns &s, const float *from, uint32_t k_dim,
+                                             uint32_t v_dim) {
+#pragma unroll
+    for (int i = 0; i < MOST_HELD; i++) {
+        const uint32_t row = threadIdx.x % 32 + 32 * i;
+        const float4 x = from && row < k_dim
+                             ? *reinterpret_cast<const float4 *>(from + (size_t)row * v_dim)
+                             : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        s.x[i][0] = x.x, s.x[i][1] = x.y, s.x[i][2] = x.z, s.x[i][3] = x.w;
+    }
+}
+
+__device__ __forceinline__ void store_columns(const columns &s, float *to, uint32_t k_dim,
+                                              uint32_t v_dim) {
+#pragma unroll
+    for (int i = 0; i < MOST_HELD; i++) {
+        const uint32_t row = threadIdx.x % 32 + 32 * i;
+        if (row < k_dim)
+            *reinterpret_cast<float4 *>(to + (size_t)row * v_dim) =
+                make_float4(s.x[i][0], s.x[i][1], s.x[i][2], s.x[i][3]);
+    }
+}
+
+/* What a row does to a v head's S; q and k are the lane's elements. */
+struct change {
+    float q[MOST_HELD], k[MOST_HELD], v[COLUMNS], decay, beta;
+};
+
+__device__ __forceinline__ void read_change(change &c, const recurrent_params &p,
+                                            const bf16 *vectors, size_t row, uint32_t head,
+                                            uint32_t column) {
+    const uint32_t k_head = head / (p.n_v_heads / p.n_k_heads);
+    const bf16 *from = vectors + row * n_channels_of(p),
+               *v = from + 2 * p.n_k_heads * p.k_dim + head * p.v_dim + column;
+#pragma unroll
+    for (int i = 0; i < MOST_HELD; i++) {
+        const uint32_t at = threadIdx.x % 32 + 32 * i;
+        c.q[i] = at < p.k_dim ? to_float(from[k_head * p.k_dim + at]) : 0.0f;
+        c.k[i] = at < p.k_dim ? to_float(from[(p.n_k_heads + k_head) * p.k_dim + at]) : 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++) c.v[i] = to_float(v[i]);
+    c.decay = expf(log_decay(p, row, head));
+    c.beta = write_share(p, row, head);
+}
+
+/* Changes the columns, and makes o the row's outputs. */
+__device__ __forceinline__ void apply(columns &s, const change &c, float (&o)[COLUMNS]) {
+#pragma unroll
+    for (int j = 0; j < COLUMNS; j++) {
+        float read = 0.0f;
+#pragma unroll
+        for (int i = 0; i < MOST_HELD; i++) read += (s.x[i][j] *= c.decay) * c.k[i];
+        const float d = c.beta * (c.v[j] - warp_sum(read));
+        float out = 0.0f;
+#pragma unroll
+        for (int i = 0; i < MOST_HELD; i++) out += (s.x[i][j] += c.k[i] * d) * c.q[i];
+        o[j] = warp_sum(out);
+    }
+}
+
+__global__ void __launch_bounds__(THREADS) recur_kernel(recurrent_params p, const bf16 *vectors) {
+    let_next_start();
+    wait_for_previous();
+    const uint32_t seq = first_row(p) + blockIdx.y, of_head = p.v_dim / COLUMNS,
+                   item = blockIdx.x * WARPS + threadIdx.x / 32, head = item / of_head,
+                   column = item % of_head * COLUMNS;
+    if (seq >= p.step->n_seqs || head >= p.n_v_heads) return;
+    const device_state &state = p.states_of->states[seq];
+    const size_t at = (size_t)head * p.k_dim * p.v_dim + column,
+                 first = (size_t)p.step->first_row[seq], end = first + p.step->seq_rows[seq];
+    const char *before = state_before(p, state);
+    const float scale = rsqrtf((float)p.k_dim);
+    columns s;
+    load_columns(s, before ? reinterpret_cast<const float *>(before) + at : nullptr, p.k_dim,
+                 p.v_dim);
+    for (size_t row = first; row < end; row++) {
+        change c;
+        float o[COLUMNS];
+        read_change(c, p, vectors, row, head, column);
+        apply(s, c, o);
+        if (threadIdx.x % 32 == 0)
+            *reinterpret_cast<uint2 *>(static_cast<bf16 *>(p.out) +
+                                       (row * p.n_v_heads + head) * p.v_dim + column) =
+                make_uint2(pack_bf16(scale * o[0], scale * o[1]),
+                           pack_bf16(scale * o[2], scale * o[3]));
+    }
+    store_columns(s, reinterpret_cast<float *>(state_after(p, state)) + at, p.k_dim, p.v_dim);
+}
+
+__device__ void store_input(const recurrent_params &p, uint32_t seq, int at) {
+    const device_state &state = p.states_of->states[seq];
+    const uint32_t n_channels = n_channels_of(p);
+    const int position = (int)state.n_before + at;
+    if (position < 0) return;
+    bf16 *to = reinterpret_cast<bf16 *>(state_after(p, state) + p.inputs_at) +
+               (size_t)(position % p.width) * n_channels;
+    for (uint32_t c = threadIdx.x; c < n_channels; c += THREADS)
+        to[c] = __float2bfloat16_rn(input_at(p, seq, at, c));
+}
+
+/* Stores the inputs of the row, if it is one of the sequence's last `width`.  The block of the last
+ * row also copies older ones to a slot that does not have them. */
+__device__ void store_inputs(const recurrent_params &p, uint32_t seq, uint32_t row) {
+    const device_state &state = p.states_of->states[seq];
+    const int n_rows = p.step->seq_rows[seq], at = (int)row - p.step->first_row[seq];
+    if (at + (int)p.width >= n_rows) store_input(p, seq, at);
+    if (at != n_rows - 1 || state.from == state.to) return;
+    for (int older = n_rows - (int)p.width; older < 0; older++) store_input(p, seq, older);
+}
+
+__global__ void __launch_bounds__(THREADS) finish_kernel(recurrent_params p) {
+    let_next_start();
+    wait_for_previous();
+    const uint32_t row = first_row(p) + blockIdx.x;
+    if (row >= p.step->n_rows) return;
+    if (blockIdx.y == 0) store_inputs(p, (uint32_t)p.step->row_seq[row], row);
+    const uint32_t head = blockIdx.y * WARPS + threadIdx.x / 32;
+    if (head >= p.n_v_heads) return;
+    bf16 *out = static_cast<bf16 *>(p.out) + ((size_t)row * p.n_v_heads + head) * p.v_dim;
+    const bf16 *z = static_cast<const bf16 *>(p.z) + row * p.gates_stride + head * p.v_dim;
+    float o[MOST_HELD], sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < MOST_HELD; i++) {
+        const uint32_t c = threadIdx.x % 32 + 32 * i;
+        o[i] = c < p.v_dim ? to_float(out[c]) : 0.0f;
+        sum += o[i] * o[i];
+    }
+    const float factor = rsqrtf(warp_sum(sum) / p.v_dim + p.eps);
+#pragma unroll
+    for (int i = 0; i < MOST_HELD; i++) {
+        const uint32_t c = threadIdx.x % 32 + 32 * i;
+        if (c < p.v_dim)
+            out[c] =
+                __float2bfloat16_rn(o[i] * factor * load_plain(p.norm, c) * silu(to_float(z[c])));
+    }
+}
+
+} // namespace
+
+size_t recurrent_any_bytes(uint32_t n_channels, uint32_t n_rows) {
+    return (size_t)n_rows * n_channels * sizeof(bf16);
+}
+
+cudaError_t launch_recurrent_any(const struct recurrent_params *p, void *workspace,
+                                 struct launch launch) {
+    const uint32_t n_heads = 2 * p->n_k_heads + p->n_v_heads,
+                   n_items = p->n_v_heads * (p->v_dim / COLUMNS);
+    bf16 *vectors = static_cast<bf16 *>(workspace);
+    if (p->n_rows == 0) return cudaSuccess;
+    cudaError_t status =
+        launch_kernel(launch, vectors_kernel, dim3(p->n_rows, (n_heads + WARPS - 1) / WARPS),
+                      THREADS, 0, *p, vectors);
+    if (status == cudaSuccess)
+        status = launch_kernel(launch, recur_kernel, dim3((n_items + WARPS - 1) / WARPS, p->n_seqs),
+                               THREADS, 0, *p, static_cast<const bf16 *>(vectors));
+    if (status != cudaSuccess) return status;
+    return launch_kernel(launch, finish_kernel, dim3(p->n_rows, (p->n_v_heads + WARPS - 1) / WARPS),
+                         THREADS, 0, *p);
+}
