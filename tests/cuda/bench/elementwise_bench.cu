@@ -74,8 +74,8 @@ static void make_arena(struct arena *arena) {
 }
 
 static cudaError_t run_rmsnorm(const struct arena *a, int set, uint32_t n, struct launch launch) {
-    const struct rmsnorm_params p = {a->in[set], a->weight, ELEMENT_BF16, a->out[set], n,
-                                     DIM,        DIM,       DIM,          1e-5f,       1};
+    const struct rmsnorm_params p = {a->in[set], a->weight, ELEMENT_BF16, a->out[set], n,     DIM,
+                                     DIM,        DIM,       1e-5f,        1,           false, 1.0f};
     return launch_rmsnorm(&p, launch);
 }
 
@@ -91,8 +91,15 @@ static cudaError_t run_rope(const struct arena *a, int set, uint32_t n, struct l
     kv.n_kv_heads = KV_HEADS;
     kv.head_dim = HEAD_DIM;
     kv.page_bytes = kv_page_bytes(&kv);
-    const struct rope_append_params p = {a->step, a->in[set], a->angles,    kv,
-                                         n,       HEADS,      HEAD_DIM / 2, 0};
+    struct rope_append_params p = {};
+    p.step = a->step;
+    p.qkv = a->in[set];
+    p.qkv_stride = QKV;
+    p.angles = a->angles;
+    p.kv = kv;
+    p.n_rows = n;
+    p.n_heads = HEADS;
+    p.n_freqs = HEAD_DIM / 2;
     return launch_rope_append(&p, launch);
 }
 

@@ -141,7 +141,8 @@ static void normalise(const struct arena *arena, struct product *p, struct launc
                                         ELEMENT_BF16, arena->normed,
                                         p->n_rows,    p->n_in,
                                         p->n_in,      p->n_in,
-                                        1e-5f,        1};
+                                        1e-5f,        1,
+                                        false,        1.0f};
     check(launch_rmsnorm(&norm, launch), "rmsnorm");
     p->x = arena->normed;
 }
