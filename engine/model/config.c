@@ -399,15 +399,16 @@ float model_rope_scale(const struct model_config *c, uint32_t layer) {
     return c->layers[layer].is_local ? 1 : c->rope_scale;
 }
 
-struct kv_shape model_kv_shape(const struct model_config *c, bool has_window) {
+/* Returns the KV heads of layers with a window, or without one. */
+static struct kv_shape kv_shape_of(const struct model_config *c, bool has_window) {
     const bool differs = has_window && c->windowed.head_dim > 0;
     return differs ? c->windowed : (struct kv_shape){c->n_kv_heads, c->head_dim};
 }
 
 struct kv_pool model_pages(const struct model_config *c, enum page_format format, bool tracked) {
     struct kv_pool pool = {.format = format, .tracked = tracked};
-    const struct kv_pool windowed = kv_pool_of(&pool, model_kv_shape(c, true));
-    pool = kv_pool_of(&pool, model_kv_shape(c, false));
+    const struct kv_pool windowed = kv_pool_of(&pool, kv_shape_of(c, true));
+    pool = kv_pool_of(&pool, kv_shape_of(c, false));
     pool.page_bytes = max_u64(kv_page_bytes(&pool), kv_page_bytes(&windowed));
     return pool;
 }
@@ -417,7 +418,7 @@ uint32_t model_q_width(const struct model_config *c) {
 }
 
 static uint32_t qkv_width(const struct model_config *c, bool has_window) {
-    const struct kv_shape shape = model_kv_shape(c, has_window);
+    const struct kv_shape shape = kv_shape_of(c, has_window);
     return (c->n_heads + 2 * shape.n_heads) * shape.head_dim;
 }
 
@@ -438,7 +439,7 @@ struct mean_widths model_mean_widths(const struct model_config *c) {
 static void place_heads(struct model_config *c) {
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const bool has_window = c->window > 0 && c->windows[i] > 0;
-        c->layers[i].kv = model_kv_shape(c, has_window);
+        c->layers[i].kv = kv_shape_of(c, has_window);
         c->layers[i].k_is_v = c->k_is_v && !has_window;
     }
 }

@@ -180,8 +180,6 @@ struct model_source {
 const double *model_freqs(const struct model_config *config, uint32_t layer);
 uint32_t model_n_freqs(const struct model_config *config, uint32_t layer);
 float model_rope_scale(const struct model_config *config, uint32_t layer);
-/* Returns the KV heads of layers with a window, or without one. */
-struct kv_shape model_kv_shape(const struct model_config *config, bool has_window);
 /* Returns the pool of the model's pages, without memory.  Its heads are those of layers without a
  * window; all pages have the size of the largest. */
 struct kv_pool model_pages(const struct model_config *config, enum page_format format,
