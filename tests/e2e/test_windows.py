@@ -31,8 +31,11 @@ class Model:
         self.n_layers = config["num_hidden_layers"]
         types = config.get("layer_types") or ["sliding_attention"] * self.n_layers
         self.n_windowed = types.count("sliding_attention")
-        self.page_bytes = (2 * config["num_key_value_heads"] * PAGE_TOKENS * config["head_dim"]
-                           * ELEMENT_BYTES)
+        shapes = [(config["num_key_value_heads"], config["head_dim"])]  # and of layers without one
+        if "global_head_dim" in config:
+            shapes.append((config["num_global_key_value_heads"] or shapes[0][0],
+                           config["global_head_dim"]))
+        self.page_bytes = 2 * max(heads * dim for heads, dim in shapes) * PAGE_TOKENS * ELEMENT_BYTES
         self.near = pages_of(max(WINDOWS[family] - 1, PAGE_TOKENS) + ROWS) + 1
 
     def text_pages(self, n_tokens):
@@ -62,7 +65,7 @@ def small(model):
     """One text fits, and only because pages go back.  The prefix cache has a name for a page."""
     n_blocks = -(-model.text_pages(CONTEXT) // model.n_layers)
     n_pages = max(n_blocks * model.n_layers, pages_of(CONTEXT))
-    assert n_pages < model.n_layers * pages_of(CONTEXT) * 2 // 3
+    assert n_pages < model.n_layers * pages_of(CONTEXT) * 3 // 4
     with model.server(n_pages * model.page_bytes) as server:
         yield server
 
