@@ -188,9 +188,19 @@ static uint32_t newest(const struct team *team) {
     return (team->n_steps - 1) % MOST_IN_FLIGHT;
 }
 
-static void begin_step(struct team *team, const struct step *step) {
-    team->n_steps++;
-    team->reports[newest(team)] = (struct report){.n_seqs = step->n_seqs};
+/* Notes where the call's step reports to. */
+static void begin_reports(struct team *team, const struct call *call) {
+    if (call->step) {
+        team->n_steps++;
+        team->reports[newest(team)] = (struct report){.n_seqs = call->step->n_seqs};
+    }
+    if (call->totals) team->reports[newest(team)].totals = call->totals;
+    if (call->visited) team->reports[newest(team)].visited = call->visited;
+}
+
+static int submit(struct team *team, const struct call *call, struct error *err) {
+    begin_reports(team, call);
+    return run_call(team, call, err);
 }
 
 /* Returns where the rank writes what its sequences evict. */
@@ -278,17 +288,14 @@ int team_submit(struct team *team, const struct step *step, const struct sample_
                               .n_samples = n_samples,
                               .results = results,
                               .totals = totals};
-    begin_step(team, step);
-    team->reports[newest(team)].totals = totals;
-    return run_call(team, &call, err);
+    return submit(team, &call, err);
 }
 
 int team_submit_rows(struct team *team, const struct step *step, const struct sample_row *samples,
                      uint32_t n_samples, struct error *err) {
     const struct call call = {
         .run = run_rows, .step = step, .samples = samples, .n_samples = n_samples};
-    begin_step(team, step);
-    return run_call(team, &call, err);
+    return submit(team, &call, err);
 }
 
 int team_submit_samples(struct team *team, const struct sample_row *samples, uint32_t n_samples,
@@ -299,8 +306,7 @@ int team_submit_samples(struct team *team, const struct sample_row *samples, uin
                               .n_samples = n_samples,
                               .results = results,
                               .totals = totals};
-    team->reports[newest(team)].totals = totals;
-    return run_call(team, &call, err);
+    return submit(team, &call, err);
 }
 
 int team_submit_slice(struct team *team, const struct step *step, const struct layer_slice *slice,
@@ -314,25 +320,22 @@ int team_submit_slice(struct team *team, const struct step *step, const struct l
                               .n_samples = n_samples,
                               .results = results,
                               .totals = totals};
-    begin_step(team, step);
-    team->reports[newest(team)].totals = totals;
-    return run_call(team, &call, err);
+    return submit(team, &call, err);
 }
 
 int team_submit_evictions(struct team *team, struct error *err) {
     const struct call call = {.run = run_evictions};
-    return run_call(team, &call, err);
+    return submit(team, &call, err);
 }
 
 int team_submit_totals(struct team *team, struct sparse_totals *out, struct error *err) {
     const struct call call = {.run = run_totals, .visited = out};
-    team->reports[newest(team)].visited = out;
-    return run_call(team, &call, err);
+    return submit(team, &call, err);
 }
 
 int team_submit_selected(struct team *team, struct select_total *out, struct error *err) {
     const struct call call = {.run = run_selected, .selected = out};
-    return run_call(team, &call, err);
+    return submit(team, &call, err);
 }
 
 int team_collect(struct team *team, uint32_t n_newer, struct error *err) {
