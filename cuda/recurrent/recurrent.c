@@ -4,6 +4,7 @@
 
 #include "cuda/host/internal.h"
 #include "cuda/recurrent/recurrent_kernels.h"
+#include "engine/base/count.h"
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/device/step.h"
@@ -110,7 +111,7 @@ static const struct recurrent_way ways[] = {{chunks_fit, chunks_workspace, run_c
 
 static const struct recurrent_way *way_of(const struct backend *be,
                                           const struct recurrent_shape *shape) {
-    for (size_t i = 0; i < sizeof(ways) / sizeof(*ways); i++)
+    for (size_t i = 0; i < COUNT(ways); i++)
         if (ways[i].fits(CUDA_BACKEND(be), shape)) return &ways[i];
     return NULL;
 }
