@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "engine/base/json_strings.h"
 #include "engine/base/span.h"
 #include "engine/request/channels.h"
 #include "engine/template/template.h"
@@ -13,10 +14,6 @@ enum {
     MAX_REWRITTEN = 64, /* bytes of a message's end that a template may have written anew */
     MAX_BACK = 2        /* parts of the template before a message that may belong to it */
 };
-
-static bool is_space(char c) {
-    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
-}
 
 static bool begins(const char *text, size_t n, const char *mark) {
     const size_t length = strlen(mark);
@@ -45,7 +42,7 @@ static void cut_at(struct template_text *text, size_t end) {
  * little of the template's behind that.  Returns 0 if it does not. */
 static size_t find_end(const struct template_text *text, const char *message, size_t n) {
     size_t last = tail_of(text);
-    while (last > 0 && is_space(text->bytes[last - 1])) last--;
+    while (last > 0 && json_is_space(text->bytes[last - 1])) last--;
     for (size_t k = 0; n > 0 && k <= MAX_REWRITTEN && last + k <= text->n_bytes; k++) {
         const size_t end = last + k;
         if (k < n && end >= n && memcmp(text->bytes + end - n, message, n) == 0) return end;
@@ -57,13 +54,14 @@ bool prompt_end_cut(struct template_text *text, enum thought_form form, const ch
                     size_t n) {
     const struct thought_tags *tags = thought_tags_of(form);
     size_t first = 0, length = n;
-    while (length > 0 && is_space(message[length - 1])) length--;
-    while (first < length && is_space(message[first])) first++;
+    while (length > 0 && json_is_space(message[length - 1])) length--;
+    while (first < length && json_is_space(message[first])) first++;
     size_t end = find_end(text, message + first, length - first);
     for (size_t i = length; tags && end == 0 && i-- > first;) {
         if (!begins(message + i, length - i, tags->end)) continue;
         /* What comes behind the thought, which the template may have left out or written anew. */
-        for (first = i + strlen(tags->end); first < length && is_space(message[first]);) first++;
+        for (first = i + strlen(tags->end); first < length && json_is_space(message[first]);)
+            first++;
         end = find_end(text, message + first, length - first);
         break;
     }
@@ -136,7 +134,7 @@ static enum thought_state walk(const struct template_text *text, const struct th
         } else if (state != THOUGHT_CLOSED && begins(text->bytes + at, left, tags->end)) {
             state = THOUGHT_CLOSED;
             at += strlen(tags->end) - 1;
-        } else if (state != THOUGHT_OPEN && !is_own && !is_space(text->bytes[at])) {
+        } else if (state != THOUGHT_OPEN && !is_own && !json_is_space(text->bytes[at])) {
             says = true;
         }
     }
@@ -159,7 +157,7 @@ static enum thought_state last_mark(const struct template_text *text,
     size_t close = behind_mark(text, begin, tags->end);
     if (open > close) return THOUGHT_OPEN;
     if (close == begin) return THOUGHT_NONE;
-    while (close < text->n_bytes && is_space(text->bytes[close])) close++;
+    while (close < text->n_bytes && json_is_space(text->bytes[close])) close++;
     return close == text->n_bytes ? THOUGHT_CLOSED : THOUGHT_NONE;
 }
 

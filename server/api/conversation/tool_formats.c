@@ -218,15 +218,6 @@ static bool is_json(struct piece text) {
     return is;
 }
 
-/* Returns the JSON string that the piece begins with; n 0: there is none. */
-static struct piece quoted_of(struct piece p) {
-    for (size_t i = 1; i < p.n && p.at[0] == '"'; i++) {
-        if (p.at[i] == '\\') i++;
-        else if (p.at[i] == '"') return (struct piece){p.at, i + 1};
-    }
-    return (struct piece){p.at, 0};
-}
-
 /* Appends a value that is written without quotes: JSON if it is some and may be, else a string. */
 static void append_value(struct buffer *out, struct piece text, enum tool_string is) {
     const struct piece value = trimmed(text);
@@ -444,7 +435,7 @@ static bool read_message(struct tool_split *split, const char *text, size_t n) {
     const char *to = find(all, CHANNEL_TO), *brace = find(all, "{");
     if (!to || !brace || brace < to) return false;
     struct piece name = {to + strlen(CHANNEL_TO), 0};
-    while (name.at + name.n < brace && !is_space(name.at[name.n]) &&
+    while (name.at + name.n < brace && !json_is_space(name.at[name.n]) &&
            !channel_is_mark(name.at[name.n]))
         name.n++;
     const struct piece body = trimmed(behind(all, brace));

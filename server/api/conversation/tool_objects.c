@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "engine/base/count.h"
 #include "server/api/conversation/arguments.h"
 
 static bool read_value(struct buffer *out, struct piece *p, uint32_t depth);
@@ -28,16 +29,11 @@ static bool read_string(struct buffer *out, struct piece *p) {
         *p = behind(*p, end + strlen(TOOL_STRING_MARK));
         return true;
     }
-    if (!begins(text, "\"")) return false;
-    for (size_t i = 1; i < text.n; i++) {
-        if (text.at[i] == '\\') i++;
-        else if (text.at[i] == '"') {
-            buffer_append(out, text.at, i + 1);
-            *p = behind(text, text.at + i + 1);
-            return true;
-        }
-    }
-    return false;
+    const struct piece quoted = quoted_of(text);
+    if (quoted.n == 0) return false;
+    buffer_append(out, quoted.at, quoted.n);
+    *p = behind(text, quoted.at + quoted.n);
+    return true;
 }
 
 /* Takes what stands without quotes, up to one of these characters. */
@@ -79,7 +75,7 @@ static bool is_number(struct piece p) {
 static void append_bare(struct buffer *out, struct piece text) {
     static const char *const names[][2] = {{"true", "true"}, {"false", "false"}, {"null", "null"},
                                            {"True", "true"}, {"False", "false"}, {"None", "null"}};
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+    for (size_t i = 0; i < COUNT(names); i++)
         if (text.n == strlen(names[i][0]) && begins(text, names[i][0])) {
             buffer_puts(out, names[i][1]);
             return;

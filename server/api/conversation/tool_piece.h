@@ -9,18 +9,21 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "engine/base/json_strings.h"
+
 struct piece {
     const char *at;
     size_t n;
 };
 
-static inline bool is_space(char c) {
-    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
+static inline struct piece skip_space(struct piece p) {
+    for (; p.n > 0 && json_is_space(p.at[0]); p.at++) p.n--;
+    return p;
 }
 
-static inline struct piece trimmed(struct piece p) {
-    for (; p.n > 0 && is_space(p.at[0]); p.at++) p.n--;
-    for (; p.n > 0 && is_space(p.at[p.n - 1]); p.n--) {
+static inline struct piece trimmed(struct piece text) {
+    struct piece p = skip_space(text);
+    for (; p.n > 0 && json_is_space(p.at[p.n - 1]); p.n--) {
     }
     return p;
 }
@@ -44,17 +47,18 @@ static inline struct piece behind(struct piece p, const char *at) {
     return (struct piece){at, p.n - (size_t)(at - p.at)};
 }
 
+/* Returns the JSON string that the piece begins with, quotes included; n 0: there is none. */
+static inline struct piece quoted_of(struct piece p) {
+    const char *end = begins(p, "\"") ? json_string_end(p.at + 1, p.at + p.n) : NULL;
+    return (struct piece){p.at, end ? (size_t)(end + 1 - p.at) : 0};
+}
+
 /* Tells whether a function may have this name, where no quotes say that it is one. */
 static inline bool is_name(struct piece p) {
     bool is = p.n > 0;
     for (size_t i = 0; i < p.n; i++)
         is = is && (isalnum((unsigned char)p.at[i]) || memchr("_-.:/", p.at[i], 5));
     return is;
-}
-
-static inline struct piece skip_space(struct piece p) {
-    for (; p.n > 0 && is_space(p.at[0]); p.at++) p.n--;
-    return p;
 }
 
 /* Returns the object or list that the piece begins with, whose braces match; n 0: there is none. */
