@@ -493,8 +493,6 @@ void engine_destroy(struct engine *e) {
     checkpoints_destroy(e->space.checkpoints);
     page_pool_destroy(e->space.state_slots);
     recent_answers_destroy(e->shared.recent);
-    if (e->stored_states)
-        e->config.backend->ops->host_pool->free(e->config.backend, e->stored_states);
     team_destroy(e->team);
     grammar_cache_destroy(e->info.grammars);
     tokenizer_destroy(e->tokenizer);

@@ -366,41 +366,65 @@ static int alloc_pages(struct engine *e, struct error *err) {
 
 enum { MOST_STORED_STATES = 1 << 16 };
 
-/* Makes the pool of recurrent states, where the model has such layers, and counts its slots.  Such
- * a model has one rank. */
+/* Returns the bytes of a recurrent state, the parts of all ranks. */
+static uint64_t state_bytes(const struct engine *e) {
+    return team_n_ranks(e->team) * (uint64_t)e->ranks->states.slot_bytes;
+}
+
+/* Makes the pool of recurrent states, where the model has such layers, and counts its slots.  Every
+ * rank has its parts of them. */
 static int create_states(struct engine *e, struct error *err) {
-    struct state_pool *states = &e->ranks->states;
     struct backend *be = e->ranks->be;
-    if (states->slot_bytes == 0) return 0;
-    states->n_slots = memory_plan_states(&e->config, states->slot_bytes, be->ops->memory(be),
-                                         e->info.available_bytes);
-    e->info.n_states = states->n_slots;
-    e->info.state_bytes = states->n_slots * (uint64_t)states->slot_bytes;
-    int code = be->ops->alloc(be, e->info.state_bytes, &states->base, err);
-    if (!code) code = page_pool_create(&e->space.state_slots, states->n_slots, err);
-    const struct checkpoint_store store = {be, states, e->stored_states, e->n_stored_states};
+    const size_t slot_bytes = e->ranks->states.slot_bytes;
+    if (slot_bytes == 0) return 0;
+    const uint32_t n_slots =
+        memory_plan_states(&e->config, slot_bytes, be->ops->memory(be), e->info.available_bytes);
+    e->info.n_states = n_slots;
+    e->info.state_bytes = n_slots * state_bytes(e);
+    int code = 0;
+    for (uint32_t i = 0; i < team_n_ranks(e->team) && !code; i++) {
+        struct state_pool *states = &e->ranks[i].states;
+        be = e->ranks[i].be;
+        states->n_slots = n_slots;
+        code = be->ops->alloc(be, n_slots * (uint64_t)slot_bytes, &states->base, err);
+    }
+    if (!code) code = page_pool_create(&e->space.state_slots, n_slots, err);
+    const struct checkpoint_store *store = &e->ranks->stored;
     if (!code)
         code = checkpoints_create(&e->space.checkpoints, e->space.state_slots,
-                                  e->stored_states ? &store : NULL, err);
+                                  store->base ? store : NULL, err);
     e->space.checkpoint_tokens = CHECKPOINT_TOKENS;
+    return code;
+}
+
+/* Gives every rank the host's memory for its parts of n checkpoints. */
+static int alloc_stored_states(struct engine *e, uint32_t n, struct error *err) {
+    int code = 0;
+    for (uint32_t i = 0; i < team_n_ranks(e->team) && !code; i++) {
+        struct backend *be = e->ranks[i].be;
+        void *base = NULL;
+        code =
+            be->ops->host_pool->alloc(be, n * (uint64_t)e->ranks[i].states.slot_bytes, &base, err);
+        e->ranks[i].stored.base = base;
+        e->ranks[i].stored.n = n;
+    }
     return code;
 }
 
 /* Takes half of the host pool's memory for checkpoints that leave their slots, if two fit. */
 static int create_state_store(struct engine *e, struct error *err) {
-    const struct state_pool *states = &e->ranks->states;
     struct backend *be = e->config.backend;
     const bool can_copy = be->ops->host_pool && be->ops->recurrent && be->ops->recurrent->copy;
-    if (states->slot_bytes == 0 || !can_copy || !e->config.prefix_caching) return 0;
-    const uint64_t n = e->config.host_pool_bytes / 2 / states->slot_bytes;
+    if (state_bytes(e) == 0 || !can_copy || !e->config.prefix_caching) return 0;
+    const uint64_t n = e->config.host_pool_bytes / 2 / state_bytes(e);
     if (n < 2) return 0;
-    e->n_stored_states = e->info.n_stored_states = (uint32_t)min_u64(n, MOST_STORED_STATES);
-    const uint64_t bytes = e->n_stored_states * (uint64_t)states->slot_bytes;
+    e->info.n_stored_states = (uint32_t)min_u64(n, MOST_STORED_STATES);
+    const uint64_t bytes = e->info.n_stored_states * state_bytes(e);
     e->config.host_pool_bytes -= bytes;
     const int code =
         system_memory_check(&e->system, "--kv-offload-size", bytes + e->config.host_pool_bytes,
                             uses_system_memory(e) ? e->info.weight_bytes : 0, err);
-    return code ? code : be->ops->host_pool->alloc(be, bytes, &e->stored_states, err);
+    return code ? code : alloc_stored_states(e, e->info.n_stored_states, err);
 }
 
 static int create_pages(struct engine *e, struct error *err) {
@@ -518,9 +542,10 @@ static int create_scheduler(struct engine *e, struct error *err) {
 static int create_memory(struct engine *e, struct error *err) {
     const struct engine_config *c = &e->config;
     const struct model_config *model = &e->ranks->model->config;
-    for (uint32_t i = 0; i < team_n_ranks(e->team); i++)
+    for (uint32_t i = 0; i < team_n_ranks(e->team); i++) {
         e->ranks[i].kv = memory_plan_pages(c, model);
-    e->ranks->states = state_pool_of(&model->recurrent, c->backend->act_dtype, 0);
+        e->ranks[i].states = state_pool_of(&model->recurrent, c->backend->act_dtype, 0);
+    }
     e->info.bounded_caches = e->ranks->kv.tracked;
     measure_memory(e);
     int code = create_state_store(e, err);

@@ -46,8 +46,6 @@ struct engine {
     struct team *team;
     struct team_rank *ranks;     /* of the team: the first stands for all that are alike */
     struct system_memory system; /* when the pools were planned */
-    void *stored_states; /* of checkpoints that have left their slots (kv/checkpoints.h), or NULL */
-    uint32_t n_stored_states;
     struct kv_swaps swaps;
     struct engine_disk disk;
     struct kv_space space;

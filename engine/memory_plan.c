@@ -141,10 +141,11 @@ uint32_t memory_plan_context(const struct kv_pool *pool, const struct longest_te
 
 uint32_t memory_plan_states(const struct engine_config *config, size_t state_bytes,
                             struct device_memory device, uint64_t available) {
+    const uint32_t n = n_ranks(config);
     const uint64_t useful = 2 * (uint64_t)config->max_num_seqs + MEMORY_PLAN_CHECKPOINTS,
-                   bytes = config->kv_cache_bytes ? config->kv_cache_bytes
+                   bytes = config->kv_cache_bytes ? config->kv_cache_bytes / n
                            : device.total         ? left_of_share(device, config->device_share)
-                           : available            ? available / 4
+                           : available            ? available / 4 / n
                                                   : 3 * useful * state_bytes;
     return (uint32_t)max_u64(MEMORY_PLAN_STATES, min_u64(useful, bytes / 3 / state_bytes));
 }

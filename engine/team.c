@@ -371,7 +371,10 @@ static void link_ranks(struct team *team, struct backend *rank_0) {
         struct team_rank *rank = &team->ranks[i];
         rank->be = team->n > 1 ? rank_0->ranks[i] : rank_0;
         rank->io = (struct page_io){.be = rank->be, .memory = &rank->kv};
-        if (i + 1 < team->n) rank->io.next = &team->ranks[i + 1].io;
+        rank->stored = (struct checkpoint_store){.be = rank->be, .states = &rank->states};
+        if (i + 1 == team->n) continue;
+        rank->io.next = &team->ranks[i + 1].io;
+        rank->stored.next = &team->ranks[i + 1].stored;
     }
 }
 
@@ -431,6 +434,7 @@ static void free_rank(struct team_rank *rank, struct view *view) {
     if (rank->store.base) be->ops->host_pool->free(be, rank->store.base);
     if (rank->kv.base) be->ops->free(be, rank->kv.base);
     if (rank->states.base) be->ops->free(be, rank->states.base);
+    if (rank->stored.base) be->ops->host_pool->free(be, rank->stored.base);
     model_destroy(rank->model, be);
     free(view->seqs);
     free(view->patterns);

@@ -20,6 +20,7 @@
 #include "engine/device/host_pool.h"
 #include "engine/device/pages.h"
 #include "engine/device/recurrent.h"
+#include "engine/kv/checkpoints.h"
 #include "engine/kv/page_io.h"
 
 struct backend;
@@ -43,7 +44,8 @@ struct team_rank {
     struct host_pool store;   /* base NULL: there is no host pool */
     struct state_pool states; /* base NULL: there are no recurrent layers */
     struct decoder *decoder;
-    struct page_io io; /* of this rank and those behind it; the owner sets io.host */
+    struct page_io io;              /* of this rank and those behind it; the owner sets io.host */
+    struct checkpoint_store stored; /* and so are these; base NULL: checkpoints stay in slots */
 };
 
 /* Makes a team of a backend and the other ranks that it is one of.  ERR_NOMEM. */

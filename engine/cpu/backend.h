@@ -133,6 +133,8 @@ void cpu_weight_release(struct backend *be, const struct weight *weight);
 int cpu_embed(struct backend *be, const struct embed_args *args, struct error *err);
 int cpu_add_positions(struct backend *be, const struct add_positions_args *args, struct error *err);
 int cpu_rmsnorm(struct backend *be, const struct rmsnorm_args *args, struct error *err);
+/* Implements collective_ops.rmsnorm(). */
+int cpu_rmsnorm_parts(struct backend *be, const struct rmsnorm_args *args, struct error *err);
 int cpu_layernorm(struct backend *be, const struct layernorm_args *args, struct error *err);
 int cpu_linear(struct backend *be, const struct linear_args *args, struct error *err);
 int cpu_gated(struct backend *be, const struct gated_args *args, struct error *err);

@@ -2,9 +2,12 @@
  * append, gate, activation, gather, soft cap. */
 #include "engine/cpu/backend.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "engine/base/sizes.h"
+#include "engine/cpu/buffer.h"
+#include "engine/cpu/group.h"
 #include "engine/cpu/tile.h"
 #include "engine/cpu/vec.h"
 #include "engine/device/attention.h"
@@ -81,15 +84,51 @@ static void rmsnorm_row(const struct row_job *job, uint32_t row, uint32_t worker
     }
 }
 
-int cpu_rmsnorm(struct backend *be, const struct rmsnorm_args *args, struct error *err) {
-    struct cpu_backend *cpu = (struct cpu_backend *)be;
+/* Makes the weight's f32 copy in the caller's scratch, which no row task writes. */
+static int prepare_norm(struct cpu_backend *cpu, const struct rmsnorm_args *args,
+                        struct error *err) {
     int rc = scratch_reserve(cpu, args->dim * sizeof(float), err);
     if (rc < 0) return rc;
-    /* The weight's f32 copy lies in the caller's scratch, which no row task writes. */
     float *weight = scratch_of(cpu, 0);
     if (args->weight) weight_row(cpu, args->weight, 0, weight);
     for (uint32_t i = 0; !args->weight && i < args->dim; i++) weight[i] = 1;
-    return run_rows(&(struct row_job){cpu, args, args->n_rows, rmsnorm_row});
+    return 0;
+}
+
+int cpu_rmsnorm(struct backend *be, const struct rmsnorm_args *args, struct error *err) {
+    struct cpu_backend *cpu = (struct cpu_backend *)be;
+    const int rc = prepare_norm(cpu, args, err);
+    return rc ? rc : run_rows(&(struct row_job){cpu, args, args->n_rows, rmsnorm_row});
+}
+
+/* Computes a row's sum of squares, one of f32 [n_rows] in `partials`: that of the rank. */
+static void square_sum_row(const struct row_job *job, uint32_t row, uint32_t worker) {
+    const struct rmsnorm_args *args = job->args;
+    float *sums = job->cpu->partials.data;
+    (void)worker;
+    sums[row] =
+        job->cpu->kernels->square_sum((const float *)args->x + row * args->x_stride, args->dim);
+}
+
+/* Norms a row by the sum of all ranks, which has taken the place of the rank's own. */
+static void norm_part_row(const struct row_job *job, uint32_t row, uint32_t worker) {
+    const struct rmsnorm_args *args = job->args;
+    const float *x = (const float *)args->x + row * args->x_stride, *sums = job->cpu->partials.data,
+                *weight = scratch_of(job->cpu, 0);
+    const float n = (float)args->dim * (float)job->cpu->base.n_ranks,
+                scale = 1.0f / sqrtf(sums[row] / n + args->eps);
+    float *out = (float *)args->out + row * args->out_stride;
+    (void)worker;
+    for (uint32_t i = 0; i < args->dim; i++) out[i] = x[i] * scale * weight[i];
+}
+
+int cpu_rmsnorm_parts(struct backend *be, const struct rmsnorm_args *args, struct error *err) {
+    struct cpu_backend *cpu = (struct cpu_backend *)be;
+    int rc = prepare_norm(cpu, args, err);
+    if (!rc) rc = cpu_buffer_reserve(&cpu->partials, args->n_rows * sizeof(float), err);
+    if (!rc) rc = run_rows(&(struct row_job){cpu, args, args->n_rows, square_sum_row});
+    if (!rc) rc = cpu_group_sum(cpu, cpu->partials.data, args->n_rows, err);
+    return rc ? rc : run_rows(&(struct row_job){cpu, args, args->n_rows, norm_part_row});
 }
 
 static void layernorm_row(const struct row_job *job, uint32_t row, uint32_t worker) {

@@ -105,6 +105,11 @@ static int sum(struct backend *be, const struct sum_args *args, struct error *er
     return rc;
 }
 
+int cpu_group_sum(struct cpu_backend *cpu, float *x, size_t n, struct error *err) {
+    const struct sum_args args = {.part = x, .x = x, .n = n};
+    return sum(&cpu->base, &args, err);
+}
+
 static void largest_task(void *ctx, uint32_t task, uint32_t worker) {
     (void)worker;
     const struct reduction *r = ctx;
@@ -166,6 +171,7 @@ static void resume(struct backend *be) {
 
 const struct collective_ops cpu_collective_ops = {.sum = sum,
                                                   .gather_columns = gather_columns,
+                                                  .rmsnorm = cpu_rmsnorm_parts,
                                                   .interrupt = interrupt,
                                                   .resume = resume,
                                                   .selects = true};

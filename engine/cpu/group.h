@@ -23,6 +23,8 @@ int cpu_group_create(struct cpu_group **out, struct backend *const *ranks, uint3
 /* Destroys the group and all of its backends but that of rank 0.  NULL is allowed. */
 void cpu_group_destroy(struct cpu_group *group);
 
+/* Makes each of x[n] the sum of all ranks' x.  ERR_STOPPED as in collective_ops. */
+int cpu_group_sum(struct cpu_backend *cpu, float *x, size_t n, struct error *err);
 /* Makes each of x[n] the largest of all ranks' x, for a backend that may be alone.  ERR_STOPPED as
  * in collective_ops. */
 int cpu_group_largest(struct cpu_backend *cpu, float *x, size_t n, struct error *err);

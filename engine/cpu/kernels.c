@@ -324,8 +324,7 @@ static float burst_bf16(uint64_t rounds) {
 
 #endif
 
-static void rmsnorm(float *out, const float *x, const float *weight, uint32_t n, float eps,
-                    bool accumulate) {
+static float square_sum(const float *x, uint32_t n) {
     vecf acc = {0};
     uint32_t i = 0;
     for (; i + LANES <= n; i += LANES) {
@@ -334,7 +333,13 @@ static void rmsnorm(float *out, const float *x, const float *weight, uint32_t n,
     }
     float sum = vec_sum(acc);
     for (; i < n; i++) sum += x[i] * x[i];
-    float scale = 1.0f / sqrtf(sum / (float)n + eps);
+    return sum;
+}
+
+static void rmsnorm(float *out, const float *x, const float *weight, uint32_t n, float eps,
+                    bool accumulate) {
+    uint32_t i;
+    float scale = 1.0f / sqrtf(square_sum(x, n) / (float)n + eps);
     if (accumulate)
         for (i = 0; i < n; i++) out[i] += x[i] * scale * weight[i];
     else
@@ -687,6 +692,7 @@ const struct cpu_kernels KERNELS_NAME = {
     .bf16_products = &bf16_products,
 #endif
     .to_f32 = to_f32,
+    .square_sum = square_sum,
     .rmsnorm = rmsnorm,
     .layernorm = layernorm,
     .gate_mul = gate_mul,

@@ -67,6 +67,7 @@ struct cpu_kernels {
      * none. */
     const struct product_kernels *bf16_products;
     void (*to_f32)(float *out, const void *in, size_t n, enum element element);
+    float (*square_sum)(const float *x, uint32_t n);
     void (*rmsnorm)(float *out, const float *x, const float *weight, uint32_t n, float eps,
                     bool accumulate);
     /* bias NULL: none. */

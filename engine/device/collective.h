@@ -23,6 +23,7 @@
 
 struct backend;
 struct error;
+struct rmsnorm_args;
 
 enum { RANKS_MAX = 64 };
 
@@ -45,6 +46,10 @@ struct collective_ops {
     /* Copies each rank's columns to the x of rank 0. */
     int (*gather_columns)(struct backend *be, const struct gather_columns_args *args,
                           struct error *err);
+    /* Does what backend_ops.rmsnorm() does, with vectors of which each rank has a part of the same
+     * size.  The mean square is that of all parts.  n_heads is 1, and nothing is accumulated.
+     * NULL: the ranks cannot do it. */
+    int (*rmsnorm)(struct backend *be, const struct rmsnorm_args *args, struct error *err);
     /* Ends the calls of all ranks with ERR_STOPPED, those that wait and later ones. */
     void (*interrupt)(struct backend *be);
     /* Lets the ranks call again, after an interrupt.  No rank is in a call. */

@@ -109,13 +109,16 @@ void checkpoints_remove(struct checkpoints *list, uint32_t checkpoint) {
     page_pool_release(is_stored ? list->places : list->slots, &place, 1);
 }
 
-/* Copies a slot to a place of the store, or back. */
+/* Copies a slot to a place of the store, or back, on each rank. */
 static int copy(const struct checkpoints *list, uint32_t slot, uint32_t place, bool back,
                 struct error *err) {
-    const struct checkpoint_store *store = &list->store;
-    const struct state_copy_args args = {store->states, slot,
-                                         store->base + place * store->states->slot_bytes, back};
-    return store->be->ops->recurrent->copy(store->be, &args, err);
+    int code = 0;
+    for (const struct checkpoint_store *s = &list->store; s && !code; s = s->next) {
+        const struct state_copy_args args = {s->states, slot,
+                                             s->base + place * s->states->slot_bytes, back};
+        code = s->be->ops->recurrent->copy(s->be, &args, err);
+    }
+    return code;
 }
 
 /* Ignores a failed copy: a device that fails does not read the checkpoint again. */

@@ -35,12 +35,14 @@ struct state_pool;
  * takes as much memory as the pages of about 2,300. */
 enum { CHECKPOINT_TOKENS = 8192 };
 
-/* Where checkpoints are that have left their slots; all members are borrowed. */
+/* Where checkpoints are that have left their slots, or a rank's parts of them (page_io.h); all
+ * members are borrowed. */
 struct checkpoint_store {
     struct backend *be;
     const struct state_pool *states;
     char *base; /* [n][slot_bytes] */
     uint32_t n; /* at least 2: a state that is about to be read is not the next one to go */
+    const struct checkpoint_store *next; /* of the rank behind this one; NULL: it is the last */
 };
 
 /* Creates an empty list for the slots of a pool, which is borrowed.  store: copied; NULL: there is

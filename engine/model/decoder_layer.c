@@ -3,6 +3,7 @@
 
 #include "engine/device/attention.h"
 #include "engine/device/backend.h"
+#include "engine/device/collective.h"
 #include "engine/device/evict.h"
 #include "engine/device/layer_group.h"
 #include "engine/device/select.h"
@@ -47,7 +48,7 @@ static int run_qkv(struct decoder *d, uint32_t layer, struct row_range rows, str
     return rc ? rc : d->be->ops->linear(d->be, &args, err);
 }
 
-/* Norms a vector of every row of qkv, which begins at x. */
+/* Norms a vector of every row of qkv, which begins at x.  Of ranks each has a part of it. */
 static int norm_vector(struct decoder *d, void *x, const struct weight *weight, uint32_t n_rows,
                        struct error *err) {
     const struct rmsnorm_args norm = {.x = x,
@@ -59,7 +60,8 @@ static int norm_vector(struct decoder *d, void *x, const struct weight *weight, 
                                       .out_stride = d->qkv_dim,
                                       .eps = d->model->config.norm_eps,
                                       .n_heads = 1};
-    return d->be->ops->rmsnorm(d->be, &norm, err);
+    return d->part ? d->be->ops->collective->rmsnorm(d->be, &norm, err)
+                   : d->be->ops->rmsnorm(d->be, &norm, err);
 }
 
 /* Norms the heads of v.  In a layer without v of its own it is made of the keys, which are as the

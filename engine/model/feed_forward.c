@@ -138,7 +138,7 @@ static int norm_rows(struct decoder *d, const void *x, const struct weight *weig
     return d->be->ops->rmsnorm(d->be, &norm, err);
 }
 
-/* Computes `branch`: the norm of what the dense part gives. */
+/* Computes `branch`: the norm of what the dense part gives, the sum of what ranks have of it. */
 static int run_dense(struct decoder *d, uint32_t layer, const void *x, uint32_t n_rows,
                      struct error *err) {
     const struct layer_weights *w = &d->model->layers[layer];
@@ -149,11 +149,12 @@ static int run_dense(struct decoder *d, uint32_t layer, const void *x, uint32_t 
         .n_rows = n_rows,
         .n_in = m.down->cols,
         .n_parts = 1,
-        .parts = {{.w = m.down, .y = d->normed, .y_stride = m.down->rows}}};
+        .parts = {{.w = m.down, .y = d->part ? d->part : d->normed, .y_stride = m.down->rows}}};
     struct residual_input input;
     int rc = residual_norm(d, x, n_rows, &w->ffn_norm, &w->ffn_norm_bias, &input, err);
     if (!rc) rc = run_matrices(d, &m, &input, n_rows, err);
     if (!rc) rc = d->be->ops->linear(d->be, &down, err);
+    if (!rc && d->part) rc = residual_sum_parts(d, d->normed, n_rows, err);
     return rc ? rc : norm_rows(d, d->normed, &w->dense_post_norm, d->branch, false, 0, n_rows, err);
 }
 
@@ -165,7 +166,9 @@ static int run_both(struct decoder *d, uint32_t layer, void *x, uint32_t n_rows,
     int rc = run_dense(d, layer, x, n_rows, err);
     if (!rc) rc = route(d, layer, x, &routed, n_rows, err);
     if (!rc) rc = norm_rows(d, x, &w->experts_norm, d->normed, false, 0, n_rows, err);
-    if (!rc) rc = run_routed(d, layer, d->normed, d->experts_out, true, n_rows, err);
+    if (!rc)
+        rc = run_routed(d, layer, d->normed, d->part ? d->part : d->experts_out, true, n_rows, err);
+    if (!rc && d->part) rc = residual_sum_parts(d, d->experts_out, n_rows, err);
     if (!rc)
         rc = norm_rows(d, d->experts_out, &w->experts_post_norm, d->branch, true, 0, n_rows, err);
     return rc ? rc

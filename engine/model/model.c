@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/device/collective.h"
 #include "engine/model/canonical.h"
 #include "engine/model/expert_layout.h"
 #include "engine/model/feed_forward.h"
@@ -352,10 +353,23 @@ static int check_memory(const struct loader *l) {
     return l->source->check(l->source->check_ctx, own, l->err);
 }
 
+/* Refuses what the device's ranks cannot compute together. */
+static int check_ranks(const struct loader *l) {
+    if (!l->model->config.whole_qk_norm || l->be->ops->collective->rmsnorm) return 0;
+    return error_set(
+        l->err, ERR_UNSUPPORTED,
+        "--tensor-parallel-size %" PRIu32
+        ": the model norms all heads of q, and of k, as one vector, which ranks cannot "
+        "do on the device %.20s",
+        l->source->n_ranks, l->be->name);
+}
+
 /* Leaves the model only what its rank has, if ranks share it. */
 static int take_share(struct loader *l) {
     struct model *model = l->model;
     if (l->source->n_ranks <= 1) return 0;
+    const int rc = check_ranks(l);
+    if (rc) return rc;
     struct model_config *whole = malloc(sizeof(*whole));
     if (!whole) return error_set(l->err, ERR_NOMEM, "no memory for the model's configuration");
     *whole = model->config;
@@ -366,12 +380,24 @@ static int take_share(struct loader *l) {
     return model_share_make(&model->config, whole, l->err);
 }
 
+/* Refuses recurrent layers that the device cannot run, with the heads that the rank has. */
+static int check_recurrent(const struct loader *l) {
+    const struct recurrent_shape *shape = &l->model->config.recurrent;
+    const struct recurrent_ops *ops = l->be->ops->recurrent;
+    if (shape->n_layers == 0 || (ops && ops->takes(l->be, shape))) return 0;
+    return error_set(l->err, ERR_UNSUPPORTED,
+                     "recurrent layers (Gated DeltaNet) with heads of %" PRIu32 " x %" PRIu32
+                     " are not supported on the device %.20s",
+                     shape->k_dim, shape->v_dim, l->be->name);
+}
+
 /* Checks and measures all weights, and reads the data of none. */
 static int measure_weights(struct loader *l) {
     struct model *model = l->model;
     const struct weight_source *files = model->files;
     int rc = choose_head(l);
     if (!rc) rc = take_share(l);
+    if (!rc) rc = check_recurrent(l);
     if (!rc) rc = visit_weights(l, measure_weight);
     if (!rc && files && files->ops->name)
         rc = unclaimed_check(files, model->whole, &model->tally, l->err);
@@ -414,22 +440,10 @@ static int choose_prefix(struct model *model, const char *dir, struct error *err
                      dir);
 }
 
-/* Refuses recurrent layers that the device cannot run. */
-static int check_recurrent(const struct loader *l) {
-    const struct recurrent_shape *shape = &l->model->config.recurrent;
-    const struct recurrent_ops *ops = l->be->ops->recurrent;
-    if (shape->n_layers == 0 || (ops && ops->takes(l->be, shape))) return 0;
-    return error_set(l->err, ERR_UNSUPPORTED,
-                     "recurrent layers (Gated DeltaNet) with heads of %" PRIu32 " x %" PRIu32
-                     " are not supported on the device %.20s",
-                     shape->k_dim, shape->v_dim, l->be->name);
-}
-
 /* Reads the configuration, opens the files and measures the weights. */
 static int open_model(struct loader *l, const char *dir) {
     struct model *model = l->model;
     int rc = model_config_load(&model->config, dir, l->source->context, l->err);
-    if (!rc) rc = check_recurrent(l);
     if (rc) return rc;
     model->layers = calloc(model->config.n_layers, sizeof(*model->layers));
     if (!model->layers)

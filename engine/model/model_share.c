@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/count.h"
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/model/feed_forward.h"
@@ -21,24 +20,6 @@ static int refuse(const struct model_config *c, struct error *err, const char *w
                      c->n_ranks, what, n);
 }
 
-/* Checks what cannot be shared at all. */
-static int check_kinds(const struct model_config *c, struct error *err) {
-    const struct {
-        bool has;
-        const char *what;
-    } all[] = {{c->recurrent.n_layers > 0, "layers with a recurrent state"},
-               {c->windowed.head_dim > 0, "heads of two sizes"},
-               {feed_forward_has_both(c), "experts beside a dense part"},
-               {c->whole_qk_norm, "norms of all heads of q, and of k, as one vector"}};
-    for (size_t i = 0; i < COUNT(all); i++)
-        if (all[i].has)
-            return error_set(err, ERR_UNSUPPORTED,
-                             "--tensor-parallel-size %" PRIu32
-                             ": the model has %s, which ranks cannot share; only 1 is allowed",
-                             c->n_ranks, all[i].what);
-    return 0;
-}
-
 /* Replaces *n by a rank's part of it. */
 static int divide(const struct model_config *c, uint32_t *n, const char *what, struct error *err) {
     if (*n % c->n_ranks != 0) return refuse(c, err, what, *n);
@@ -46,15 +27,26 @@ static int divide(const struct model_config *c, uint32_t *n, const char *what, s
     return 0;
 }
 
+/* Does the same with heads of which several ranks may have the same one. */
+static int divide_or_repeat(const struct model_config *c, uint32_t *n, const char *what,
+                            struct error *err) {
+    if (*n == 0 || c->n_ranks % *n != 0) return divide(c, n, what, err);
+    *n = 1;
+    return 0;
+}
+
+static int divide_kv_heads(const struct model_config *c, uint32_t *n, struct error *err) {
+    return divide_or_repeat(c, n, "KV heads", err);
+}
+
 static int divide_heads(struct model_config *c, struct error *err) {
-    const uint32_t n = c->n_kv_heads;
-    const int rc = divide(c, &c->n_heads, "heads", err);
-    if (rc || n % c->n_ranks == 0) {
-        c->n_kv_heads /= c->n_ranks;
-        return rc;
-    }
-    c->n_kv_heads = 1;
-    return c->n_ranks % n == 0 ? 0 : refuse(c, err, "KV heads", n);
+    struct recurrent_shape *recurrent = &c->recurrent;
+    int rc = divide(c, &c->n_heads, "heads", err);
+    if (!rc) rc = divide_kv_heads(c, &c->n_kv_heads, err);
+    if (!rc) rc = divide_kv_heads(c, &c->windowed.n_heads, err);
+    if (rc || recurrent->n_layers == 0) return rc;
+    rc = divide_or_repeat(c, &recurrent->n_k_heads, "key heads of recurrent layers", err);
+    return rc ? rc : divide(c, &recurrent->n_v_heads, "value heads of recurrent layers", err);
 }
 
 static int divide_layers(struct model_config *c, struct error *err) {
@@ -63,8 +55,9 @@ static int divide_layers(struct model_config *c, struct error *err) {
     if (!rc) memcpy(layers, c->layers, c->n_layers * sizeof(*layers));
     c->layers = layers;
     for (uint32_t i = 0; i < c->n_layers && !rc; i++) {
-        layers[i].kv.n_heads = c->n_kv_heads;
-        rc = divide(c, &layers[i].ffn_dim, "feed-forward width", err);
+        rc = divide_kv_heads(c, &layers[i].kv.n_heads, err);
+        if (!rc) rc = divide(c, &layers[i].ffn_dim, "feed-forward width", err);
+        if (!rc) rc = divide(c, &layers[i].dense_dim, "width of dense parts", err);
         if (!rc) rc = divide(c, &layers[i].shared_dim, "width of shared experts", err);
     }
     return rc;
@@ -73,8 +66,7 @@ static int divide_layers(struct model_config *c, struct error *err) {
 int model_share_make(struct model_config *out, const struct model_config *whole,
                      struct error *err) {
     struct model_config c = *whole;
-    int rc = check_kinds(&c, err);
-    if (!rc) rc = divide_heads(&c, err);
+    int rc = divide_heads(&c, err);
     if (rc) return rc;
     const struct side_part last = model_share_vocab(
         &(struct model_config){.n_vocab = c.n_vocab, .n_ranks = c.n_ranks, .rank = c.n_ranks - 1});

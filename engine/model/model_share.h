@@ -1,11 +1,13 @@
 /* model_share.h - what of a model each rank has, where several backends compute it together
  * (collective.h).
  *
- *   whole       q heads, KV heads, feed-forward width, vocabulary of the head
+ *   whole       q heads, KV heads, heads of recurrent layers, feed-forward width, vocabulary of the
+ *               head
  *   rank's      a part of each, in order: of 32 heads, four ranks have 0-7, 8-15, 16-23, 24-31
  *
- * KV heads are repeated where there are more ranks than KV heads.  What is as wide as the residual
- * stream is on every rank: norms, and the embedding, because a token's row is needed whole.
+ * KV heads, and key heads of recurrent layers, are repeated where there are more ranks than these.
+ * What is as wide as the residual stream is on every rank: norms, and the embedding, because a
+ * token's row is needed whole.
  *
  * A weight is shared as its sides are.  A side of which the rank has a part has another length in
  * the rank's configuration than in the whole one; weights_side() gives both.
@@ -25,8 +27,7 @@ struct side_part {
 };
 
 /* Makes *out the configuration of whole->rank.  It borrows whole's arrays, but owns `layers`.
- * ERR_UNSUPPORTED, naming --tensor-parallel-size: a side cannot be divided by so many, or the model
- * has a part that ranks cannot share. */
+ * ERR_UNSUPPORTED, naming --tensor-parallel-size: a side cannot be divided by so many. */
 int model_share_make(struct model_config *out, const struct model_config *whole, struct error *err);
 /* Returns the rank's part of a side that has `whole` elements, of which the rank has n. */
 struct side_part model_share_of(const struct model_config *config, uint32_t whole, uint32_t n);

@@ -64,6 +64,10 @@ int residual_add_parts(struct decoder *d, void *x, uint32_t n_rows, struct error
     return sum_parts(d, x, true, n_rows, err);
 }
 
+int residual_sum_parts(struct decoder *d, void *x, uint32_t n_rows, struct error *err) {
+    return sum_parts(d, x, false, n_rows, err);
+}
+
 int residual_add(struct decoder *d, const struct residual_term *terms, uint32_t n,
                  const struct weight *post_norm, float scale, void *x, uint32_t n_rows,
                  struct error *err) {

@@ -39,7 +39,9 @@ struct residual_term {
 int residual_add(struct decoder *d, const struct residual_term *terms, uint32_t n,
                  const struct weight *post_norm, float scale, void *x, uint32_t n_rows,
                  struct error *err);
-/* Adds the sum over the ranks of d->part to x, for what is no product. */
+/* Adds the sum over the ranks of d->part to x, or makes x that sum, for what is not added as a
+ * product. */
 int residual_add_parts(struct decoder *d, void *x, uint32_t n_rows, struct error *err);
+int residual_sum_parts(struct decoder *d, void *x, uint32_t n_rows, struct error *err);
 
 #endif

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/count.h"
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/device/weight.h"
@@ -19,6 +20,7 @@ enum { TILE_COLS = 64 }; /* of a matrix that is transposed: as many lines of a f
 /* What a query asks for.  Rows are what a tensor is cut into: a vector is a column of them. */
 struct extent {
     uint32_t n_stacked, rows, cols;
+    uint32_t n_own;         /* matrices of the stack that the rank has */
     uint32_t whole, before; /* rows of a matrix in the tensor, and those before the weight's */
     uint32_t n_groups;      /* of rows that lie together: of a KV head, or a pair; else 1 */
     struct side_part own_rows, own_cols; /* the rank's; else all */
@@ -45,6 +47,28 @@ static struct side_part own_part(const struct weight_query *q, enum weight_side 
     return model_share_of(q->rank, whole, weights_side(side, q->rank, shape));
 }
 
+/* Returns how many matrices of a stack the rank has. */
+static uint32_t n_own_stacked(const struct weight_query *q) {
+    const struct layer_shape *shape = q->rank && q->shape ? &q->rank->layers[q->layer] : q->shape;
+    return q->rule->stacked ? weights_side(q->rule->stacked, q->rank ? q->rank : q->config, shape)
+                            : 1;
+}
+
+/* Returns which matrix of the files' stack the rank's matrix number i is.  Of a convolution's
+ * channels it has a part of those of q, of k, and of v; of other stacks it has every matrix. */
+static uint32_t stacked_at(const struct weight_query *q, uint32_t i) {
+    static const enum weight_side sides[] = {SIDE_KEYS, SIDE_KEYS, SIDE_VALUES};
+    uint32_t before = 0;
+    if (q->rule->stacked != SIDE_CHANNELS) return i;
+    for (size_t k = 0; k < COUNT(sides); k++) {
+        const struct side_part own = own_part(q, sides[k]);
+        if (i < own.n) return before + own.first + i;
+        i -= own.n;
+        before += weights_side(sides[k], q->config, q->shape);
+    }
+    return before;
+}
+
 static struct extent extent_of(const struct weight_query *q) {
     const struct weight_rule *rule = q->rule;
     const bool is_vector = rule->rows == SIDE_VECTOR;
@@ -53,6 +77,7 @@ static struct extent extent_of(const struct weight_query *q) {
                            whole = rule->whole ? rule->whole : rows;
     return (struct extent){
         .n_stacked = rule->stacked ? weights_side(rule->stacked, q->config, q->shape) : 1,
+        .n_own = n_own_stacked(q),
         .rows = weights_side(rows, q->config, q->shape),
         .cols = weights_side(cols, q->config, q->shape),
         .own_rows = own_part(q, rows),
@@ -173,9 +198,9 @@ int weight_find(const struct weight_source *files, const struct weight_query *q,
                 struct error *err) {
     const struct extent e = extent_of(q);
     struct weight found = weight_plain(NULL, ELEMENT_BF16, e.own_rows.n, e.own_cols.n);
-    for (uint32_t i = 0; files && i < e.n_stacked; i++) {
+    for (uint32_t i = 0; files && i < e.n_own; i++) {
         struct weight matrix;
-        const int rc = find_matrix(files, q, &e, i, &matrix, err);
+        const int rc = find_matrix(files, q, &e, stacked_at(q, i), &matrix, err);
         if (rc) return rc;
         if (i == 0) found = matrix;
         if (!weight_same_format(&matrix.format, &found.format))
@@ -185,7 +210,7 @@ int weight_find(const struct weight_source *files, const struct weight_query *q,
                              q->rule->name, q->layer, i);
     }
     *out = found;
-    out->n_stacked = e.n_stacked;
+    out->n_stacked = e.n_own;
     out->rows = e.own_rows.n;
     if (e.is_vector) out->rows = 1, out->cols = e.own_rows.n;
     return 0;
@@ -193,7 +218,7 @@ int weight_find(const struct weight_source *files, const struct weight_query *q,
 
 bool weight_is_scattered(const struct weight_query *q) {
     const struct extent e = extent_of(q);
-    return e.n_groups > 1 || e.is_transposed || cuts_columns(&e) ||
+    return e.n_groups > 1 || e.is_transposed || cuts_columns(&e) || e.n_own != e.n_stacked ||
            (e.n_stacked > 1 && (!e.is_fused || e.whole != e.own_rows.n));
 }
 
@@ -237,7 +262,8 @@ static int gather_rows(const struct weight_source *files, const struct site *sit
     return 0;
 }
 
-/* Copies columns first to end - 1 of matrix number i, which are rows of the tensor. */
+/* Copies columns first to end - 1 of matrix number i of the files' stack, which are rows of the
+ * tensor. */
 static void gather_columns(const struct site *site, const struct extent *e, uint32_t i,
                            uint32_t first, uint32_t end, const struct weight *to) {
     const size_t size = element_bits(to->format.element) / 8;
@@ -254,13 +280,14 @@ static int gather_matrix(const struct weight_source *files, const struct weight_
                          const struct extent *e, uint32_t i, const struct weight *stack,
                          struct error *err) {
     struct weight to = weight_matrix(stack, i);
+    const uint32_t number = stacked_at(q, i);
     struct site site;
-    int rc = find_site(files, q, e, i, &site, err);
+    int rc = find_site(files, q, e, number, &site, err);
     if (e->is_vector) to.rows = to.cols, to.cols = 1;
     for (uint32_t c = 0; !rc && e->is_transposed && c < to.cols; c += TILE_COLS)
-        gather_columns(&site, e, i, c, min_u32(c + TILE_COLS, to.cols), &to);
-    for (struct run run = first_run(e, i); !rc && !e->is_transposed && run.n > 0;
-         run = next_run(e, i, &run))
+        gather_columns(&site, e, number, c, min_u32(c + TILE_COLS, to.cols), &to);
+    for (struct run run = first_run(e, number); !rc && !e->is_transposed && run.n > 0;
+         run = next_run(e, number, &run))
         rc = gather_rows(files, &site, e, &run, &to, err);
     return rc;
 }
@@ -270,8 +297,7 @@ int weight_gather(const struct weight_source *files, const struct weight_query *
     const struct extent e = extent_of(q);
     const struct weight stack = weight_copy_at(w, memory);
     int rc = 0;
-    for (uint32_t i = 0; i < e.n_stacked && !rc; i++)
-        rc = gather_matrix(files, q, &e, i, &stack, err);
+    for (uint32_t i = 0; i < e.n_own && !rc; i++) rc = gather_matrix(files, q, &e, i, &stack, err);
     if (!rc) *w = stack;
     return rc;
 }
