@@ -38,14 +38,14 @@ static const char *kept_by(const struct engine_request *r) {
 static int check_filters(const struct admission *a, const struct engine_request *r,
                          const struct request_plan *plan, struct error *err) {
     if (r->prefill.patterns[0].kind != PATTERN_FILTERS) return 0;
-    if (a->model->n_ranks > 1)
-        return error_set(err, ERR_INVALID,
-                         "prefill.pattern.type filters does not go with --tensor-parallel-size "
-                         "%" PRIu32,
-                         a->model->n_ranks);
     if (a->shared->prefill.n_groups == 0)
         return error_set(err, ERR_INVALID,
                          "prefill.pattern.type filters needs filter layers (--filters-file)");
+    if (a->model->n_ranks > 1 && !a->kv.selections)
+        return error_set(err, ERR_INVALID,
+                         "prefill.pattern.type filters does not go with --tensor-parallel-size "
+                         "%" PRIu32 " on the device %.20s",
+                         a->model->n_ranks, a->kv.device);
     if (r->kv.mechanism == KV_BOUNDED || !layer_set_is_empty(&r->kv_override.layers))
         return error_set(err, ERR_INVALID,
                          "prefill.pattern.type filters does not go with a kv_policy that evicts");

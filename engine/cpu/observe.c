@@ -1,8 +1,12 @@
 /* observe.c - see observe.h.
  *
  *   sum     a task is a KV head of a sequence   (max, sum) of each observed row and head
- *   keep    a task is a page of a sequence      the same products again; for each row the largest
- *                                               probability that a head gives a token
+ *   score   a task is a page of a sequence      the same products again; for each row the largest
+ *                                               probability that a head gives a token; then the
+ *                                               largest of the ranks that share the model (group.h)
+ *   keep    a task is a page of a sequence      where select.h says
+ *
+ * Scores and keeps are of a strip, at most KV_OBSERVED rows of each sequence, and then of the next.
  *
  * Attention has (max, sum) of its rows, too, but of a sparse prompt only over what they visit, so
  * the sums are computed anew.  No result depends on how many workers there are, or
@@ -13,6 +17,7 @@
 #include <string.h>
 
 #include "engine/base/sizes.h"
+#include "engine/cpu/group.h"
 #include "engine/cpu/tile.h"
 #include "engine/device/select.h"
 #include "engine/device/step.h"
@@ -58,11 +63,12 @@ struct observe_job {
     uint32_t group;
     uint32_t *first_task; /* [n_seqs + 1]: prefix sums over sequences */
     float *softmax;       /* [rows of the step][n_heads][2]: maximum (base 2) and sum */
+    float *token_scores;  /* [task][KV_OBSERVED][PAGE_TOKENS]: of the strip */
+    uint32_t strip;
 };
 
 struct observe_work {
     float *q, *scores, *keys; /* of a tile; keys: PAGE_TOKENS * head_dim */
-    float *token_scores;      /* [KV_OBSERVED][PAGE_TOKENS] */
 };
 
 static uint32_t work_rows(const struct observe_job *job) {
@@ -71,8 +77,7 @@ static uint32_t work_rows(const struct observe_job *job) {
 
 static size_t work_bytes(const struct observe_job *job) {
     const uint32_t rows = work_rows(job), dim = job->args->attn.kv->head_dim;
-    return sizeof(float) *
-           ((size_t)rows * (dim + PAGE_TOKENS) + (size_t)PAGE_TOKENS * (dim + KV_OBSERVED));
+    return sizeof(float) * ((size_t)rows * (dim + PAGE_TOKENS) + (size_t)PAGE_TOKENS * dim);
 }
 
 static struct observe_work work_layout(const struct observe_job *job, uint32_t worker) {
@@ -80,7 +85,6 @@ static struct observe_work work_layout(const struct observe_job *job, uint32_t w
     struct observe_work w = {.q = scratch_of(job->cpu, worker)};
     w.scores = w.q + (size_t)rows * dim;
     w.keys = w.scores + (size_t)rows * PAGE_TOKENS;
-    w.token_scores = w.keys + (size_t)PAGE_TOKENS * dim;
     return w;
 }
 
@@ -165,23 +169,6 @@ static void add_tile(const struct observe_job *job, const struct tile *t, uint32
     }
 }
 
-/* Keeps the scores that the rows [first, end), at most KV_OBSERVED, give a page. */
-static void keep_rows(const struct observe_job *job, uint32_t seq, uint32_t page, uint32_t first,
-                      uint32_t end, const struct observe_work *w) {
-    const struct kv_pool *kv = job->args->attn.kv;
-    const struct step_seq *s = seq_of(job, seq);
-    memset(w->token_scores, 0, KV_OBSERVED * KV_SCORE_RUN_BYTES);
-    for (uint32_t head = 0; head < kv->n_kv_heads; head++)
-        for (uint32_t row = first, n; row < end; row += n) {
-            const struct tile t = load_tile(job, seq, row, end, head, w->q);
-            add_tile(job, &t, seq, row, page, w, w->token_scores + (row - first) * PAGE_TOKENS);
-            n = t.n_rows / t.group;
-        }
-    for (uint32_t row = first; row < end; row++)
-        observed_keep(kv, s->observed, job->args->group_index, page, s->n_before + row,
-                      w->token_scores + (row - first) * PAGE_TOKENS);
-}
-
 /* Returns the first of the sequence's rows that give the page scores. */
 static uint32_t first_scoring(const struct step_seq *s, uint32_t page) {
     const uint32_t first = first_observed(s), query = first_query(page);
@@ -189,16 +176,54 @@ static uint32_t first_scoring(const struct step_seq *s, uint32_t page) {
     return max_u32(first, query - s->n_before);
 }
 
-static void keep_task(void *ctx, uint32_t task, uint32_t worker) {
-    const struct observe_job *job = ctx;
-    const uint32_t seq = task_owner(job->first_task, job->cpu->step->n_seqs, task),
-                   page = task - job->first_task[seq];
+/* A page of a sequence, and the rows of the strip that give it scores. */
+struct strip {
+    uint32_t seq, page, first, end;
+    float *token_scores; /* [KV_OBSERVED][PAGE_TOKENS] */
+};
+
+static struct strip strip_of(const struct observe_job *job, uint32_t task) {
+    const uint32_t seq = task_owner(job->first_task, job->cpu->step->n_seqs, task);
     const struct step_seq *s = seq_of(job, seq);
+    struct strip strip = {.seq = seq, .page = task - job->first_task[seq]};
+    strip.first = min_u32(first_scoring(s, strip.page) + job->strip * KV_OBSERVED, s->n_rows);
+    strip.end = min_u32(strip.first + KV_OBSERVED, s->n_rows);
+    strip.token_scores = job->token_scores + (size_t)task * KV_OBSERVED * PAGE_TOKENS;
+    return strip;
+}
+
+static void score_task(void *ctx, uint32_t task, uint32_t worker) {
+    const struct observe_job *job = ctx;
+    const struct strip s = strip_of(job, task);
     const struct observe_work w = work_layout(job, worker);
-    for (uint32_t row = first_scoring(s, page), end; row < s->n_rows; row = end) {
-        end = min_u32(row + KV_OBSERVED, s->n_rows);
-        keep_rows(job, seq, page, row, end, &w);
+    memset(s.token_scores, 0, KV_OBSERVED * KV_SCORE_RUN_BYTES);
+    for (uint32_t head = 0; head < job->args->attn.kv->n_kv_heads; head++)
+        for (uint32_t row = s.first, n; row < s.end; row += n) {
+            const struct tile t = load_tile(job, s.seq, row, s.end, head, w.q);
+            add_tile(job, &t, s.seq, row, s.page, &w,
+                     s.token_scores + (size_t)(row - s.first) * PAGE_TOKENS);
+            n = t.n_rows / t.group;
+        }
+}
+
+static void keep_task(void *ctx, uint32_t task, uint32_t worker) {
+    (void)worker;
+    const struct observe_job *job = ctx;
+    const struct strip s = strip_of(job, task);
+    const struct step_seq *seq = seq_of(job, s.seq);
+    for (uint32_t row = s.first; row < s.end; row++)
+        observed_keep(job->args->attn.kv, seq->observed, job->args->group_index, s.page,
+                      seq->n_before + row, s.token_scores + (size_t)(row - s.first) * PAGE_TOKENS);
+}
+
+/* Returns how many strips the sequences have, at most. */
+static uint32_t n_strips(const struct observe_job *job) {
+    uint32_t n_rows = 0;
+    for (uint32_t i = 0; i < job->cpu->step->n_seqs; i++) {
+        const struct step_seq *s = seq_of(job, i);
+        n_rows = max_u32(n_rows, s->n_rows - first_observed(s));
     }
+    return (uint32_t)div_up(n_rows, KV_OBSERVED);
 }
 
 static int reserve(struct observe_job *job, struct error *err) {
@@ -208,8 +233,24 @@ static int reserve(struct observe_job *job, struct error *err) {
     int rc = cpu_buffer_reserve(&cpu->tasks, (n + 1) * sizeof(uint32_t), err);
     if (!rc) rc = cpu_buffer_reserve(&cpu->partials, n_softmax * sizeof(float), err);
     if (!rc) rc = scratch_reserve(cpu, work_bytes(job), err);
+    if (rc) return rc;
     job->first_task = cpu->tasks.data;
     job->softmax = cpu->partials.data;
+    return 0;
+}
+
+/* Computes and keeps the scores of one strip after the other. */
+static int keep_strips(struct observe_job *job, struct error *err) {
+    struct cpu_backend *cpu = job->cpu;
+    const uint32_t n_tasks = job->first_task[cpu->step->n_seqs];
+    const size_t n = (size_t)n_tasks * KV_OBSERVED * PAGE_TOKENS;
+    int rc = cpu_buffer_reserve(&cpu->selections.token_scores, n * sizeof(float), err);
+    job->token_scores = cpu->selections.token_scores.data;
+    for (job->strip = 0; !rc && job->strip < n_strips(job); job->strip++) {
+        pool_run(cpu->pool, score_task, job, n_tasks);
+        rc = cpu_group_largest(cpu, job->token_scores, n, err);
+        if (!rc) pool_run(cpu->pool, keep_task, job, n_tasks);
+    }
     return rc;
 }
 
@@ -228,6 +269,5 @@ int observe_rows(struct backend *be, const struct select_args *args, struct erro
     }
     if (job.first_task[n] == 0) return 0;
     pool_run(job.cpu->pool, sum_task, &job, n * n_kv);
-    pool_run(job.cpu->pool, keep_task, &job, job.first_task[n]);
-    return 0;
+    return keep_strips(&job, err);
 }

@@ -2,9 +2,9 @@
  * these layers' slots (OmniKV section 4; contract: engine/device/select.h).
  *
  *   attention of the filter     raw scores of every page, (max, sum) of every head
- *   score    a task is a page   max over heads of p, for each of its tokens; with an observation,
- *                               the sum over the last queries (observe.h); then the max over the
+ *   score    a task is a page   max over heads of p, for each of its tokens; then the max over the
  *                               ranks that share the model (group.h)
+ *   sum      a task is a page   with an observation: the sum over the last queries (observe.h)
  *   choose   a sequence         the best tokens; slots whose token is not chosen get new ones
  *   fetch    a sparse layer     keys and values of new tokens, from the host pool to their slots
  *            of a sequence
@@ -76,19 +76,22 @@ static void sum_observed(const struct select_job *job, uint32_t seq, uint32_t pa
                      token_scores);
 }
 
+/* Returns how many pages of a sequence get scores. */
+static uint32_t n_scored_pages(const struct select_job *job, uint32_t seq) {
+    const struct kv_select *select = select_of(job, seq);
+    const struct kv_observation *observed = job->cpu->step->seqs[seq].observed;
+    if (!select) return 0;
+    return (observed ? observed->n_scored : select->n_candidates) / PAGE_TOKENS;
+}
+
 static void token_score_task(void *ctx, uint32_t page, uint32_t worker) {
     (void)worker;
     const struct select_job *job = ctx;
     const struct step *step = job->cpu->step;
     const struct score_inputs *scores = &job->cpu->scores;
     const uint32_t n_heads = job->args->attn.n_heads,
-                   seq = task_owner(job->first_page, step->n_decode, page),
-                   page_of_text = page - job->first_page[seq];
-    const struct kv_select *select = select_of(job, seq);
-    const struct kv_observation *observed = step->seqs[seq].observed;
-    if (!select) return;
-    if (page_of_text >= (observed ? observed->n_scored : select->n_candidates) / PAGE_TOKENS)
-        return;
+                   seq = task_owner(job->first_page, step->n_decode, page);
+    if (page - job->first_page[seq] >= n_scored_pages(job, seq)) return;
     const float *raw = (const float *)scores->raw.data + (size_t)page * n_heads * PAGE_TOKENS,
                 *softmax = (const float *)scores->softmax.data +
                            2 * (size_t)step->seqs[seq].first_row * n_heads;
@@ -101,7 +104,25 @@ static void token_score_task(void *ctx, uint32_t page, uint32_t worker) {
                                       softmax + 2 * (size_t)head, 1, PAGE_TOKENS);
         keep_larger(token_scores, p);
     }
-    if (observed) sum_observed(job, seq, page_of_text, token_scores);
+}
+
+static void observed_task(void *ctx, uint32_t page, uint32_t worker) {
+    (void)worker;
+    const struct select_job *job = ctx;
+    const struct step *step = job->cpu->step;
+    const uint32_t seq = task_owner(job->first_page, step->n_decode, page),
+                   page_of_text = page - job->first_page[seq];
+    if (!step->seqs[seq].observed || page_of_text >= n_scored_pages(job, seq)) return;
+    sum_observed(job, seq, page_of_text, job->token_scores + (size_t)page * PAGE_TOKENS);
+}
+
+/* Computes the token scores of all candidates. */
+static int score_tokens(struct select_job *job, uint32_t n_pages, struct error *err) {
+    pool_run(job->cpu->pool, token_score_task, job, n_pages);
+    const int rc =
+        cpu_group_largest(job->cpu, job->token_scores, (size_t)n_pages * PAGE_TOKENS, err);
+    if (!rc) pool_run(job->cpu->pool, observed_task, job, n_pages);
+    return rc;
 }
 
 /* --- The choice of tokens, and the slots of new ones. --- */
@@ -231,8 +252,7 @@ static int select_tokens(struct backend *be, const struct select_args *args, str
     job.token_scores = selections->token_scores.data;
     job.moves = selections->moves.data;
     job.done = selections->done.data;
-    pool_run(job.cpu->pool, token_score_task, &job, n_pages);
-    if ((rc = cpu_group_largest(job.cpu, job.token_scores, n_tokens, err))) return rc;
+    if ((rc = score_tokens(&job, n_pages, err))) return rc;
     if (args->token_scores)
         memcpy(args->token_scores, job.token_scores,
                select_of(&job, 0)->n_candidates * sizeof(float));

@@ -3,10 +3,12 @@
  *
  *   attention of the filter     (max, sum) of every row and head
  *   score    a task is a page   the same products again: for each row the largest weight over the
- *                               heads, added up over the rows in their order
+ *                               heads, and then over the ranks that share the model (group.h)
+ *   sum      a task is a page   these, added up over the rows in their order
  *   choose                      the best slots, as bits, which stand for all heads
  *
- * A task has its page to itself, so no result depends on how many workers there are. */
+ * Scores and sums are of a block of pages, and then of the next.  A task has its page to itself, so
+ * no result depends on how many workers there are. */
 #include "engine/cpu/sparse.h"
 
 #include <inttypes.h>
@@ -15,6 +17,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/cpu/group.h"
 #include "engine/cpu/observe.h"
 #include "engine/cpu/sparse_lines.h"
 #include "engine/cpu/tile.h"
@@ -26,18 +29,21 @@ struct choose_job {
     const struct attn_args *args;
     const struct step_seq *seq;
     float *token_scores; /* [slot] */
-    uint32_t group;
+    float *largest;      /* [page of the block][row][PAGE_TOKENS] */
+    uint32_t group, first_page;
 };
+
+/* Bytes of a block's largest weights, unless one page has more.  Ranks must have the same
+ * blocks. */
+enum { BLOCK_BYTES = 32 << 20 };
 
 struct choose_work {
     float *q, *scores, *keys; /* of a tile; keys: PAGE_TOKENS * head_dim */
-    float *largest;           /* [token of a tile][PAGE_TOKENS] */
 };
 
 static size_t work_bytes(const struct choose_job *job) {
-    const uint32_t n = tile_tokens(job->group), rows = n * job->group,
-                   dim = job->args->kv->head_dim;
-    return sizeof(float) * ((size_t)rows * (dim + PAGE_TOKENS) + (size_t)PAGE_TOKENS * (dim + n));
+    const uint32_t rows = tile_tokens(job->group) * job->group, dim = job->args->kv->head_dim;
+    return sizeof(float) * ((size_t)rows * (dim + PAGE_TOKENS) + (size_t)PAGE_TOKENS * dim);
 }
 
 static struct choose_work work_layout(const struct choose_job *job, uint32_t worker) {
@@ -45,7 +51,6 @@ static struct choose_work work_layout(const struct choose_job *job, uint32_t wor
     struct choose_work w = {.q = scratch_of(job->cpu, worker)};
     w.scores = w.q + (size_t)rows * dim;
     w.keys = w.scores + (size_t)rows * PAGE_TOKENS;
-    w.largest = w.keys + (size_t)PAGE_TOKENS * dim;
     return w;
 }
 
@@ -58,7 +63,7 @@ static struct tile tile_of(const struct choose_job *job, uint32_t row, uint32_t 
 
 /* Raises the largest weights of a tile's tokens to those of one KV head's queries. */
 static void add_head(const struct choose_job *job, const struct tile *t, uint32_t row,
-                     uint32_t page, const struct choose_work *w) {
+                     uint32_t page, const struct choose_work *w, float *largest) {
     const float *softmax = job->cpu->scores.softmax.data;
     tile_load_queries(job->args, t, job->seq->first_row + row, w->q);
     tile_scores(t, w->scores, w->q, page, w->keys);
@@ -68,27 +73,53 @@ static void add_head(const struct choose_job *job, const struct tile *t, uint32_
         float p[PAGE_TOKENS] = {0};
         t->kernels->add_scores(p, 1.0f, w->scores + (size_t)r * PAGE_TOKENS, softmax + 2 * at, 1,
                                PAGE_TOKENS);
-        keep_larger(w->largest + (size_t)(r / t->group) * PAGE_TOKENS, p);
+        keep_larger(largest + (size_t)(row + r / t->group) * PAGE_TOKENS, p);
     }
 }
 
-static void score_task(void *ctx, uint32_t page, uint32_t worker) {
+/* Returns the largest weights that the rows give a page of the block. */
+static float *largest_of(const struct choose_job *job, uint32_t task) {
+    return job->largest + (size_t)task * job->seq->n_rows * PAGE_TOKENS;
+}
+
+static void score_task(void *ctx, uint32_t task, uint32_t worker) {
     const struct choose_job *job = ctx;
     const struct choose_work w = work_layout(job, worker);
-    const uint32_t most = tile_tokens(job->group);
-    float *token_scores = job->token_scores + (size_t)page * PAGE_TOKENS;
-    memset(token_scores, 0, PAGE_TOKENS * sizeof(*token_scores));
-    for (uint32_t row = 0; row < job->seq->n_rows; row += most) {
-        const uint32_t n = min_u32(most, job->seq->n_rows - row);
-        memset(w.largest, 0, (size_t)n * PAGE_TOKENS * sizeof(*w.largest));
+    float *largest = largest_of(job, task);
+    memset(largest, 0, (size_t)job->seq->n_rows * PAGE_TOKENS * sizeof(*largest));
+    for (uint32_t row = 0; row < job->seq->n_rows; row += tile_tokens(job->group))
         for (uint32_t head = 0; head < job->args->kv->n_kv_heads; head++) {
             const struct tile t = tile_of(job, row, head);
-            add_head(job, &t, row, page, &w);
+            add_head(job, &t, row, job->first_page + task, &w, largest);
         }
-        for (uint32_t i = 0; i < n; i++)
-            for (uint32_t at = 0; at < PAGE_TOKENS; at++)
-                token_scores[at] += w.largest[(size_t)i * PAGE_TOKENS + at];
+}
+
+static void sum_task(void *ctx, uint32_t task, uint32_t worker) {
+    (void)worker;
+    const struct choose_job *job = ctx;
+    const float *largest = largest_of(job, task);
+    float *token_scores = job->token_scores + (size_t)(job->first_page + task) * PAGE_TOKENS;
+    memset(token_scores, 0, PAGE_TOKENS * sizeof(*token_scores));
+    for (uint32_t row = 0; row < job->seq->n_rows; row++)
+        for (uint32_t at = 0; at < PAGE_TOKENS; at++)
+            token_scores[at] += largest[(size_t)row * PAGE_TOKENS + at];
+}
+
+/* Computes the token scores of the first n_pages pages, block after block. */
+static int score_pages(struct choose_job *job, uint32_t n_pages, struct error *err) {
+    struct cpu_buffer *buffer = &job->cpu->selections.token_scores;
+    const size_t page_bytes = job->seq->n_rows * PAGE_TOKENS * sizeof(float);
+    const uint32_t most = (uint32_t)max_u64(BLOCK_BYTES / page_bytes, 1);
+    int rc = cpu_buffer_reserve(buffer, min_u32(most, n_pages) * page_bytes, err);
+    job->largest = buffer->data;
+    for (uint32_t page = 0, n; !rc && page < n_pages; page += n) {
+        n = min_u32(most, n_pages - page);
+        job->first_page = page;
+        pool_run(job->cpu->pool, score_task, job, n);
+        rc = cpu_group_largest(job->cpu, job->largest, n * page_bytes / sizeof(float), err);
+        if (!rc) pool_run(job->cpu->pool, sum_task, job, n);
     }
+    return rc;
 }
 
 static const struct layer_group *group_behind(const struct attn_sparse *sparse, uint32_t filter) {
@@ -139,7 +170,7 @@ int sparse_choose(struct backend *be, const struct attn_args *filter, struct err
     if (rc < 0) return rc;
     job.token_scores = job.cpu->partials.data;
     begin_index(index, &job);
-    pool_run(job.cpu->pool, score_task, &job, n_slots / PAGE_TOKENS);
+    if ((rc = score_pages(&job, n_slots / PAGE_TOKENS, err))) return rc;
     lines_select(job.token_scores, n_slots, min_u32(job.seq->sparse->patterns[0].p1, n_slots),
                  sparse_columns(index, 0));
     index->totals.index_s += clock_seconds() - start;

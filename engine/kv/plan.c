@@ -120,11 +120,6 @@ static int check_selection(const struct kv_choice *choice, const struct kv_limit
         return error_set(err, ERR_INVALID,
                          "the KV policy must select 1 to %" PRIu32 " tokens, not %" PRIu32,
                          limits->max_selected, choice->n_selected);
-    if (choice->selector != KV_SELECTOR_LAST && limits->n_ranks > 1)
-        return error_set(err, ERR_INVALID,
-                         "with --tensor-parallel-size %" PRIu32
-                         " the KV policy's selector must be last",
-                         limits->n_ranks);
     if (choice->n_tail == 0 || choice->n_tail > KV_MAX_TEXT)
         return error_set(err, ERR_INVALID, "the KV policy's tail must be 1 to %" PRIu32 " tokens",
                          KV_MAX_TEXT);

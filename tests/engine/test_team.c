@@ -44,7 +44,11 @@ struct subject {
     enum page_format format;
     struct kv_choice kv;
     bool is_sparse, is_long; /* is_long: its prompt is layer-major */
+    bool is_filtered;        /* a filter layer chooses what its prompt visits */
 };
+
+/* Of every head of a prompt that is_filtered. */
+static struct attn_pattern filters[MAX_HEADS];
 
 static const struct subject subjects[] = {
     {.name = "full", .kv = {.mechanism = KV_WHOLE, .type = TYPE_FULL}},
@@ -79,6 +83,29 @@ static const struct subject subjects[] = {
             .n_selected = 64,
             .n_tail = 64,
             .on_device = true}},
+    {.name = "offload, uniform",
+     .kv = {.mechanism = KV_SELECTING,
+            .type = TYPE_OFFLOAD,
+            .selector = KV_SELECTOR_UNIFORM,
+            .n_sink = 4,
+            .n_selected = 64,
+            .n_tail = 64}},
+    {.name = "offload, exponential",
+     .kv = {.mechanism = KV_SELECTING,
+            .type = TYPE_OFFLOAD,
+            .selector = KV_SELECTOR_EXPONENTIAL,
+            .n_sink = 4,
+            .n_selected = 64,
+            .n_tail = 64,
+            .on_device = true}},
+    {.name = "offload, accumulated",
+     .kv = {.mechanism = KV_SELECTING,
+            .type = TYPE_OFFLOAD,
+            .selector = KV_SELECTOR_ACCUMULATED,
+            .n_sink = 4,
+            .n_selected = 64,
+            .n_tail = 64}},
+    {.name = "filters", .is_sparse = true, .is_filtered = true},
     {.name = "sparse", .is_sparse = true},
     {.name = "sparse, layer by layer", .is_sparse = true, .is_long = true},
 };
@@ -126,6 +153,7 @@ static struct recipe recipe_of(const struct subject *s, uint32_t n_prompt) {
     r.params.n_prompt_logprobs = s->is_sparse || s->kv.mechanism != KV_WHOLE ? -1 : 0;
     r.kv = s->kv;
     r.prefill.mode = s->is_sparse ? PREFILL_SPARSE : PREFILL_DENSE;
+    r.prefill.patterns = s->is_filtered ? filters : NULL;
     return r;
 }
 
@@ -385,6 +413,7 @@ int main(int argc, char **argv) {
                                                 {PATTERN_BLOCK_SPARSE, 1, 0},
                                                 {PATTERN_DENSE, 0, 0}};
     for (int i = 0; i < MAX_HEADS; i++) mixed[i] = kinds[i % 4];
+    for (int i = 0; i < MAX_HEADS; i++) filters[i] = (struct attn_pattern){PATTERN_FILTERS, 64, 64};
     data = argc > 1 ? argv[1] : "";
     return tests_run("team", NULL, NULL);
 }
