@@ -35,11 +35,6 @@ static struct device_memory cuda_memory(struct backend *be) {
  * candidates. */
 static int cuda_reserve(struct backend *be, const struct step_limits *limits, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
-    if (limits->windowed.head_dim > 0)
-        return error_set(err, ERR_UNSUPPORTED,
-                         "the model has heads of two sizes, %u and %u elements: they are not "
-                         "supported on the device cuda",
-                         limits->windowed.head_dim, limits->head_dim);
     cuda_use_device(be);
     int rc = select_reserve(cuda, limits, err); /* first: step_reserve() needs its select.shape */
     if (!rc) rc = step_reserve(cuda, limits, err);
