@@ -19,9 +19,11 @@ from test_bounded import NEAR_TIE, kv_policy, random_tokens
 
 WINDOW, CONTEXT, N_LAYERS = 100, 512, 4
 # In bf16 other tokens of nearly the same score leave, and the texts drift apart with each.  An H200 was
-# off by up to 25 times what it is where tokens are kept by their place.  The retained attention is a
-# mean of the layers that have the budget, in which one choice weighs more where these are few.
-DRIFT = {"retained": 0.12, "kept": 30}
+# off by up to 37 times what it is where tokens are kept by their place, and the CPU in bf16 by up to 39
+# times: there these tests hold the rest, and tests/cuda/test_evict.c the choices.  The retained
+# attention is a mean of the layers that have the budget, in which one choice weighs more where these
+# are few.
+DRIFT = {"retained": 0.12, "kept": 45}
 SOME = {"first": (0,), "last": (3,), "most": (0, 1, 3), "middle": (1, 2), "all": (0, 1, 2, 3)}
 BUDGETS = [Budget(4, 60, chunk=50), Budget(0, 200, chunk=64),
            Budget(4, 30, 40, "sum", chunk=64), Budget(2, 90, 110, "mean", chunk=100),
@@ -235,9 +237,8 @@ def test_preempted_requests_go_on_as_they_were(tmp_path, offload):
         assert server.metrics()["quire_preemptions_total"] > 0
 
 
-def test_ranges_leave_windows_alone(rig):
-    """A range names layers with a window, too; they keep it."""
-    budget = Budget(4, 30, 40, "sum", chunk=64)
+def ranged_errors(rig, budget):
+    """Returns the errors of a prompt and its answer, of which the first three layers keep a budget."""
     layers = [{"first": 0, "last": 2, "kv_policy": kv_policy(budget)}]
     prompt = random_tokens(300, 5)
     reply = rig.server.post("/v1/completions", {
@@ -249,10 +250,19 @@ def test_ranges_leave_windows_alone(rig):
     rows = list(text.prompt(prompt)) + [text.token(t) for t in choice["token_ids"][:-1]]
     tokens = prompt + choice["token_ids"]
     assert text.closest > NEAR_TIE
-    check_errors([row_error(values[i], rows[i - 1], tokens[i]) for i in range(1, len(tokens))],
-                 "ranges", BF16_RANDOM)
     assert usage["kv"]["budget_tokens"] == text.capacity
     assert usage["kv"]["evicted_tokens"] == text.n - text.n_kept
+    return [row_error(values[i], rows[i - 1], tokens[i]) for i in range(1, len(tokens))]
+
+
+def test_ranges_leave_windows_alone(rig):
+    """A range names layers with a window, too; they keep it."""
+    noise = check_errors(ranged_errors(rig, BY_PLACE[0]), "kept by place", BF16_RANDOM)
+    errors = ranged_errors(rig, Budget(4, 30, 40, "sum", chunk=64))
+    if EXACT:
+        check_errors(errors, "ranges")
+    else:
+        check_chosen(errors, "ranges", noise, DRIFT["kept"])
 
 
 @pytest.mark.parametrize("windowed", ["first", "most", "all"])

@@ -8,12 +8,10 @@ import numpy
 import pytest
 
 import gguf_file
-from server import DEVICE
 from test_families import DATA, link_checkpoint
 from test_gguf import answers, check_equal, prompts_of
 from test_quantize import checkpoint, quantised, run, tensors_of, worth
 
-pytestmark = pytest.mark.skipif(DEVICE != "cpu", reason="only the CPU has experts")
 NAME = "qwen3moe-mqa-f16-head32-shares"
 
 

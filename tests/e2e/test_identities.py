@@ -17,7 +17,7 @@ from deep_model import write_deep_model
 from oracle_model import Model
 from precision import EXACT, PRECISE
 from random_model import write_random_model
-from server import DEVICE, Server
+from server import Server
 from sparse_oracle import Pattern, Prefill
 from test_bounded_oracle import follow
 from test_families import N_VOCAB
@@ -42,6 +42,7 @@ BUDGETS = {"streaming": {"type": "streaming", "sink": 4, "recent": 600},
 WHOLE = {**BUDGETS["window"], "prompt": "whole", "positions": "text"}
 CLOSE = {"rel": 3e-5, "abs": 3e-5}  # budgets and patterns add up in another order
 BITS = {"rel": 0, "abs": 0}
+ROUNDED = {"abs": 0.25}  # in bf16; keys that are rotated where they are read are rounded once more
 # (kv_policy, prefill, how near)
 ROWS = {
     "selection": ({**SELECTION, "offload": False}, "dense", BITS),
@@ -119,8 +120,6 @@ def values_of(answer):
 @pytest.mark.parametrize("row", ROWS)
 def test_what_leaves_nothing_out_is_full_and_dense(place, row):
     policy, prefill, near = ROWS[row]
-    if DEVICE != "cpu" and prefill == FILTERED:
-        pytest.skip("the device has no such prompts")
     answer = place.ask(policy, prefill)
     kv, usage = answer["usage"].get("kv"), answer["usage"]["prefill"]
     (ids, values), (wanted_ids, wanted) = values_of(answer), values_of(place.wanted)
@@ -132,7 +131,7 @@ def test_what_leaves_nothing_out_is_full_and_dense(place, row):
     n = next((i for i in range(N_GENERATED) if ids[i] != wanted_ids[i]), N_GENERATED)
     assert n == N_GENERATED or not EXACT and n >= 4  # on a GPU a near tie may end the likeness
     for mine, theirs in list(zip(values, wanted))[:N_PROMPT - 1 + n]:
-        assert mine == pytest.approx(theirs, **(near if EXACT else {"abs": 0.2}))
+        assert mine == pytest.approx(theirs, **(near if EXACT else ROUNDED))
 
 
 @pytest.mark.parametrize("row", OTHERS)
