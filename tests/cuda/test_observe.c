@@ -348,8 +348,12 @@ static void compare_scores(struct rig *r, const struct text *t, uint32_t g) {
             bool written = n_places == 1 && first < end;
             for (uint32_t q = first; q < end; q++) written |= q % n_places == place;
             if (!written || text_page >= o->n_scored / PAGE_TOKENS) continue;
+            char what[100];
+            snprintf(what, sizeof(what),
+                     "scores by selector %d of page %u, place %u, from row %u of %u",
+                     (int)o->selector, text_page, place, t->n_done, t->n_prompt);
             assert_near_of(got + run * PAGE_TOKENS, expected + run * PAGE_TOKENS, PAGE_TOKENS, 1e-6,
-                           SCORE_TOLERANCE, "token scores");
+                           SCORE_TOLERANCE, what);
             r->n_scores++;
         }
         free(got), free(expected);
