@@ -40,6 +40,7 @@ struct engine_config {
     uint32_t max_batched_tokens; /* rows in one step */
     uint32_t max_queued;         /* requests waiting beyond the running ones; more get ERR_FULL */
     double device_share;         /* of a device's memory that the engine may use, (0, 1] */
+    uint32_t n_replicas;     /* engines that share the system's memory, this one among them; 0: 1 */
     uint64_t kv_cache_bytes; /* 0: what is left of the device's share; of a system's memory, what
                                 memory_plan_kv() says */
     enum page_format kv_format;

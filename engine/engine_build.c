@@ -345,7 +345,8 @@ static void measure_memory(struct engine *e) {
     const struct weight_tally *tally = &e->ranks->model->tally;
     const uint64_t own = tally->converted_bytes + tally->repacked_bytes,
                    mapped = c->random_weights ? 0 : e->info.weight_bytes - own;
-    e->info.available_bytes = memory_plan_beside(e->system.available, mapped);
+    e->info.available_bytes =
+        memory_plan_beside(e->system.available, mapped) / max_u32(c->n_replicas, 1);
     if (c->max_model_len || c->kv_cache_bytes || c->only_bounded || c->host_pool_bytes) return;
     const struct longest_text longest = longest_text(e);
     e->info.max_model_len = memory_plan_context(&e->ranks->kv, &longest,

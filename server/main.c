@@ -63,31 +63,39 @@ struct subcommand {
 };
 
 #ifdef QUIRE_CUDA
-/* Reads which device each rank has. */
+/* Reads which device each rank of each replica has. */
 static int read_devices(uint32_t devices[CUDA_MOST_RANKS], const struct options *options,
                         struct error *err) {
     const char *at = options->tensor_parallel_devices;
-    for (uint32_t i = 0; i < options->tensor_parallel_size; i++) {
+    const uint64_t n = options->tensor_parallel_size * options->data_parallel_size;
+    if (n > CUDA_MOST_RANKS)
+        return error_set(err, ERR_INVALID,
+                         "--tensor-parallel-size times --data-parallel-size is %" PRIu64
+                         ", but at most %d ranks are allowed",
+                         n, CUDA_MOST_RANKS);
+    for (uint32_t i = 0; i < n; i++) {
         char *end = NULL;
         devices[i] = at ? (uint32_t)strtoul(at, &end, 10) : i;
-        if (at && (end == at || *end != (i + 1 < options->tensor_parallel_size ? ',' : '\0')))
+        if (at && (end == at || *end != (i + 1 < n ? ',' : '\0')))
             return error_set(
                 err, ERR_INVALID,
                 "--tensor-parallel-devices: '%.64s' is not a number for each of %" PRIu64
                 " ranks, with commas between them",
-                options->tensor_parallel_devices, options->tensor_parallel_size);
+                options->tensor_parallel_devices, n);
         if (at) at = end + 1;
     }
     return 0;
 }
 
-static int create_cuda(struct backend **out, const struct options *options, struct error *err) {
+static int create_cuda(struct backend **out, const struct options *options, uint32_t replica,
+                       struct error *err) {
     static const enum input_rounding roundings[] = {[ACTIVATIONS_AUTO] = ROUND_AS_DECLARED,
                                                     [ACTIVATIONS_BF16] = ROUND_NEVER,
                                                     [ACTIVATIONS_FP8] = ROUND_ALWAYS};
-    uint32_t devices[CUDA_MOST_RANKS] = {0};
-    const uint32_t n_ranks = (uint32_t)options->tensor_parallel_size;
-    const int rc = read_devices(devices, options, err);
+    uint32_t all[CUDA_MOST_RANKS] = {0};
+    const uint32_t n_ranks = (uint32_t)options->tensor_parallel_size,
+                   *devices = all + replica * n_ranks;
+    const int rc = read_devices(all, options, err);
     if (rc) return rc;
     const struct cuda_config config = {.device = devices[0],
                                        .batch_invariant = options->batch_invariant,
@@ -96,19 +104,29 @@ static int create_cuda(struct backend **out, const struct options *options, stru
                        : cuda_backend_create(out, &config, err);
 }
 #else
-static int create_cuda(struct backend **out, const struct options *options, struct error *err) {
-    (void)out;
-    (void)options;
+static int create_cuda(struct backend **out, const struct options *options, uint32_t replica,
+                       struct error *err) {
+    (void)out, (void)options, (void)replica;
     return error_set(err, ERR_UNSUPPORTED, "this quire was built without CUDA");
 }
 #endif
 
-static int create_cpu(struct backend **out, const struct options *options, struct error *err) {
+/* Returns a replica's part of the CPU's threads. */
+static uint32_t threads_of(const struct options *options, uint32_t replica) {
+    const uint32_t n = (uint32_t)options->data_parallel_size,
+                   n_threads =
+                       options->threads ? (uint32_t)options->threads : cpu_default_threads(),
+                   n_own = n_threads * (replica + 1) / n - n_threads * replica / n;
+    return n_own > 0 ? n_own : 1;
+}
+
+static int create_cpu(struct backend **out, const struct options *options, uint32_t replica,
+                      struct error *err) {
     static const enum cpu_isa isas[] = {
         [ISA_AUTO] = CPU_ISA_AUTO,     [ISA_PLAIN] = CPU_ISA_PLAIN, [ISA_AVX2] = CPU_ISA_AVX2,
         [ISA_AVX512] = CPU_ISA_AVX512, [ISA_AMX] = CPU_ISA_AMX,     [ISA_NEON] = CPU_ISA_NEON};
     const struct cpu_config config = {
-        .n_threads = (uint32_t)options->threads,
+        .n_threads = threads_of(options, replica),
         .isa = isas[options->isa],
         .matmul_dtype = options->dtype == PRODUCTS_BF16 ? DTYPE_BF16 : DTYPE_F32,
         .int8_products = options->dtype == PRODUCTS_AUTO,
@@ -118,21 +136,23 @@ static int create_cpu(struct backend **out, const struct options *options, struc
 
 /* Creates the backend that --device names.  Under auto that is a GPU where one is usable; a GPU
  * that is there but fails is an error, not a reason for the CPU. */
-static int open_device(struct backend **out, const struct options *options, struct error *err) {
+static int open_device(struct backend **out, const struct options *options, uint32_t replica,
+                       struct error *err) {
     struct error why = {0};
-    if (options->device == DEVICE_CPU) return create_cpu(out, options, err);
-    const int rc = create_cuda(out, options, &why);
+    if (options->device == DEVICE_CPU) return create_cpu(out, options, replica, err);
+    const int rc = create_cuda(out, options, replica, &why);
     if (rc == 0) return 0;
     if (options->device == DEVICE_CUDA)
         return error_set(err, rc, "--device cuda: %.480s", why.text);
     if (rc != ERR_UNSUPPORTED) return error_set(err, rc, "%s", why.text);
     log_event(LOG_INFO, "running on the CPU: %s", why.text);
-    return create_cpu(out, options, err);
+    return create_cpu(out, options, replica, err);
 }
 
 /* Does the same, and refuses --activations fp8 on a device that has no such products. */
-static int create_backend(struct backend **out, const struct options *options, struct error *err) {
-    const int rc = open_device(out, options, err);
+static int create_backend(struct backend **out, const struct options *options, uint32_t replica,
+                          struct error *err) {
+    const int rc = open_device(out, options, replica, err);
     if (rc || options->activations != ACTIVATIONS_FP8 || (*out)->rounds_inputs_from > 0) return rc;
     error_set(err, ERR_UNSUPPORTED,
               "--activations fp8: the device %s computes with activations as they are: auto and "
@@ -140,6 +160,20 @@ static int create_backend(struct backend **out, const struct options *options, s
               (*out)->name);
     (*out)->ops->destroy(*out);
     return ERR_UNSUPPORTED;
+}
+
+static void destroy_backends(struct backend **backends, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        if (backends[i]) backends[i]->ops->destroy(backends[i]);
+}
+
+/* Creates the backend of each replica. */
+static int create_backends(struct backend **backends, const struct options *options,
+                           struct error *err) {
+    int rc = 0;
+    for (uint32_t i = 0; i < options->data_parallel_size && !rc; i++)
+        rc = create_backend(&backends[i], options, i, err);
+    return rc;
 }
 
 /* Says why a command has failed, if it has.  Returns its exit status. */
@@ -213,7 +247,7 @@ static void say_in_log(void *ctx, const char *line) {
  * options. */
 static int check_model(void *ctx, const char *path, bool has_weights, struct error *err) {
     struct backend *backend = NULL;
-    int rc = has_weights ? create_backend(&backend, ctx, err) : 0;
+    int rc = has_weights ? create_backend(&backend, ctx, 0, err) : 0;
     if (rc) return rc;
     rc = model_support_check(path, backend, err);
     if (backend) backend->ops->destroy(backend);
@@ -263,21 +297,24 @@ static void log_product(void *ctx, const char *kernel, uint32_t n_rows, uint32_t
 /* Serves with these options until it is stopped, and frees them. */
 static int serve_options(struct options *options) {
     uint64_t products[PRODUCT_BITS / 64] = {0};
-    struct backend *backend = NULL;
+    const uint32_t n = (uint32_t)options->data_parallel_size;
+    struct backend **backends = calloc(n, sizeof(struct backend *)), *backend;
     struct error err = {0};
     char model_dir[PATH_MAX];
     keep_heap_warm();
     log_set_level((enum log_level)options->log_level);
     log_set_format((enum log_format)options->log_format);
     int rc = log_start(&err);
+    if (!rc && !backends) rc = error_set(&err, ERR_NOMEM, "no memory for %" PRIu32 " replicas", n);
     warn_of_service_link(options);
     warn_of_variables();
     /* A private server's log level hides what is not a warning. */
     if (!rc)
         rc = find_model(model_dir, options, options->load_format != LOAD_DUMMY,
                         options->feed ? say_while_waiting : say_in_log, &err);
-    if (!rc) rc = create_backend(&backend, options, &err);
+    if (!rc) rc = create_backends(backends, options, &err);
     if (!rc) {
+        backend = backends[0];
         log_event(LOG_INFO, "quire %s (commit %s) on %s: %s", build_info.version, build_info.commit,
                   backend->name, backend->description);
         log_gaps();
@@ -285,9 +322,10 @@ static int serve_options(struct options *options) {
         log_event(LOG_INFO, "the model's files are in %s", model_dir);
         backend->on_product = options->log_level == LOG_DEBUG ? log_product : NULL;
         backend->on_product_ctx = products;
-        rc = serve_run(options, model_dir, backend, &err);
-        backend->ops->destroy(backend);
+        rc = serve_run(options, model_dir, backends, &err);
     }
+    if (backends) destroy_backends(backends, n);
+    free(backends);
     if (rc) log_event(LOG_ERROR, "%s", err.text);
     log_stop();
     options_fini(options);
@@ -323,8 +361,12 @@ static int run_on_backend(backend_work work, const void *plan, int argc, char **
     int status;
     if (load_options(&options, argc, argv, &status)) return status;
     int rc =
-        find_model(model_dir, &options, options.load_format != LOAD_DUMMY, say_on_stderr, &err);
-    if (!rc) rc = create_backend(&backend, &options, &err);
+        options.data_parallel_size == 1
+            ? find_model(model_dir, &options, options.load_format != LOAD_DUMMY, say_on_stderr,
+                         &err)
+            : error_set(&err, ERR_INVALID,
+                        "--data-parallel-size must be 1 here: only `quire serve` has replicas");
+    if (!rc) rc = create_backend(&backend, &options, 0, &err);
     if (!rc) {
         rc = work(plan, &options, model_dir, backend, &err);
         backend->ops->destroy(backend);
@@ -543,10 +585,10 @@ static int run_chat(int argc, char **argv) {
 /* Writes what a device says of itself, or why it cannot be opened. */
 static void look_at_device(struct doctor_device *out, const struct options *options,
                            int (*create)(struct backend **out, const struct options *options,
-                                         struct error *err)) {
+                                         uint32_t replica, struct error *err)) {
     struct backend *backend = NULL;
     struct error err = {0};
-    out->rc = create(&backend, options, &err);
+    out->rc = create(&backend, options, 0, &err);
     snprintf(out->text, sizeof(out->text), "%.399s", out->rc ? err.text : backend->description);
     if (backend) backend->ops->destroy(backend);
 }

@@ -1,7 +1,11 @@
 /* model_load.c - see model_load.h. */
 #include "server/model_load.h"
 
+#include <inttypes.h>
+#include <stdlib.h>
+
 #include "engine/engine.h"
+#include "server/replicas/replicas.h"
 #include "server/settings/engine_setup.h"
 #include "server/settings/load_progress.h"
 #include "server/settings/options.h"
@@ -13,11 +17,54 @@ static void describe_cache(struct cache_setting *out, const struct engine_config
                                   .device_share = config->device_share};
 }
 
-/* Creates load->engine, or says in load->err why not. */
-static void load_engine(struct model_load *load) {
+/* Makes the settings those of one of several replicas, all of which have the same memory.  Sizes
+ * are those of all replicas together. */
+static void divide_memory(struct engine_config *config, uint32_t n) {
+    config->n_replicas = n;
+    config->kv_cache_bytes /= n;
+    config->host_pool_bytes /= n;
+}
+
+/* Lets the next replica be like the first one: what that has planned by itself is what others get.
+ * A plan for one is a plan for all then. */
+static void repeat_plan(struct engine_config *config, const struct engine_info *first) {
+    config->max_model_len = first->max_model_len;
+    config->kv_cache_bytes = first->kv_bytes;
+    config->max_long_rows = first->long_rows ? first->long_rows : 1;
+}
+
+/* Creates an engine on each backend. */
+static int create_engines(struct model_load *load, struct engine_config *config, uint32_t n,
+                          struct engine **engines) {
+    int rc = 0;
+    for (uint32_t i = 0; i < n && !rc; i++) {
+        struct error why = {0};
+        if (i == 1) repeat_plan(config, engine_info(engines[0]));
+        config->backend = load->backends[i];
+        rc = engine_create(&engines[i], config, &why);
+        if (!rc) continue;
+        if (n == 1) load->err = why;
+        else error_set(&load->err, rc, "replica %" PRIu32 ": %.500s", i, why.text);
+    }
+    return rc;
+}
+
+static void create_replicas(struct model_load *load, struct engine_config *config, uint32_t n) {
+    struct engine **engines = calloc(n, sizeof(struct engine *));
+    int rc =
+        engines ? 0 : error_set(&load->err, ERR_NOMEM, "no memory for %" PRIu32 " replicas", n);
+    if (!rc) rc = create_engines(load, config, n, engines);
+    if (!rc) rc = replicas_create(&load->replicas, engines, n, config->prefix_caching, &load->err);
+    for (uint32_t i = 0; i < n && rc && engines; i++) engine_destroy(engines[i]);
+    free(engines);
+}
+
+/* Creates load->replicas, or says in load->err why not. */
+static void load_engines(struct model_load *load) {
     struct error *err = &load->err;
     const struct options *options = load->options;
-    struct engine_config config = engine_setup_config(options, load->model_dir, load->backend);
+    struct engine_config config = engine_setup_config(options, load->model_dir, load->backends[0]);
+    const uint32_t n = (uint32_t)options->data_parallel_size;
     struct load_progress progress;
     int rc = prefill_setup_load(&load->prefill, options, &config, err);
     if (!rc) rc = offload_setup_load(&load->offload, options, &config, err);
@@ -32,7 +79,8 @@ static void load_engine(struct model_load *load) {
     config.wake_ctx = load->wake_ctx;
     engine_setup_tell(&config, &progress);
     progress.stops = &load->stops;
-    engine_create(&load->engine, &config, err);
+    divide_memory(&config, n);
+    create_replicas(load, &config, n);
 }
 
 static void run(uv_work_t *work) {
@@ -43,7 +91,7 @@ static void run(uv_work_t *work) {
     if (rc || generation_load(&load->generation, load->model_dir,
                               options->generation_config == GENERATION_CONFIG_AUTO, &load->err))
         return;
-    load_engine(load);
+    load_engines(load);
 }
 
 static void after(uv_work_t *work, int status) {
@@ -62,7 +110,7 @@ void model_load_stop(struct model_load *load) {
 }
 
 void model_load_fini(struct model_load *load) {
-    engine_destroy(load->engine);
+    replicas_destroy(load->replicas);
     prefill_setup_fini(&load->prefill);
     offload_setup_fini(&load->offload);
     chat_template_fini(&load->chat);

@@ -1,5 +1,5 @@
 /* model_load.h - loads what the server serves while its loop answers: the chat template, patterns,
- * filters, and an engine with the model.
+ * filters, and an engine with the model for each replica.
  *
  *   loop: model_load_begin() ──► pool thread: files, weights, memory ──► loop: done()
  *
@@ -19,21 +19,21 @@
 #include "server/settings/prefill_setup.h"
 
 struct backend;
-struct engine;
 struct kv_feed;
 struct options;
+struct replicas;
 
 /* The caller sets the first part, and keeps off the rest until done() is called. */
 struct model_load {
     const struct options *options;
     const char *model_dir;
-    struct backend *backend;
-    struct kv_feed *kv_feed; /* NULL: there is none */
-    void (*wake)(void *ctx); /* engine_config.wake */
+    struct backend *const *backends; /* [options->data_parallel_size] */
+    struct kv_feed *kv_feed;         /* NULL: there is none */
+    void (*wake)(void *ctx);         /* engine_config.wake */
     void (*done)(void *ctx);
     void *wake_ctx, *done_ctx;
 
-    struct engine *engine; /* NULL: not loaded, and err says why */
+    struct replicas *replicas; /* NULL: not loaded, and err says why */
     struct error err;
     struct prefill_setup prefill;
     struct offload_setup offload;

@@ -271,7 +271,7 @@ static int check(const struct server *server, const struct route *route,
     if (!rc && !route) rc = refuse_path(exchange, err);
     if (!rc) rc = check_method(route, exchange, err);
     if (!rc) rc = check_encoding(exchange, err);
-    if (!rc && !server->engine && !route->early) rc = health_refuse_loading(err);
+    if (!rc && !server->replicas && !route->early) rc = health_refuse_loading(err);
     return rc;
 }
 

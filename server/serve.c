@@ -1,5 +1,6 @@
 /* serve.c - see serve.h. */
 #include "server/serve.h"
+#include "server/replicas/replicas.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -77,7 +78,7 @@ static void engine_wake(void *ctx) {
 
 static void engine_has_events(uv_async_t *wake) {
     struct serve *s = wake->data;
-    if (s->server.engine) completions_take_events(&s->server);
+    if (s->server.replicas) completions_take_events(&s->server);
 }
 
 /* ---- the end ---- */
@@ -99,8 +100,8 @@ static void close_all(struct serve *s) {
     supervisor_stopping(&s->supervisor, "ending");
     /* Connections are answered until they are closed, also where a start fails behind the model. */
     s->server.draining = s->server.stopped = true;
-    if (s->server.engine) {
-        engine_stop(s->server.engine);
+    if (s->server.replicas) {
+        replicas_stop(s->server.replicas);
         completions_take_events(&s->server);
     }
     http_close(s->server.http, transport_closed, s);
@@ -140,7 +141,7 @@ static void drain_further(struct serve *s) {
 /* Logs that the system refuses reads or writes of the cache on disk, once for each minute of it. */
 static void log_disk(struct serve *s) {
     struct error why;
-    const uint64_t n = engine_disk_failure(s->server.engine, &why), now = uv_now(&s->loop);
+    const uint64_t n = replicas_disk_failure(s->server.replicas, &why), now = uv_now(&s->loop);
     if (n == s->n_disk_failures || now < s->disk_logged_ms) return;
     log_event(LOG_WARN, "the cache on disk: %.400s (%" PRIu64 " times so far); it costs only hits",
               why.text, n);
@@ -150,18 +151,32 @@ static void log_disk(struct serve *s) {
 
 static void log_throughput(struct serve *s) {
     struct engine_stats stats;
-    engine_stats(s->server.engine, &stats);
+    replicas_stats(s->server.replicas, &stats);
     if (throughput_tick(&s->server.throughput, &stats, uv_now(&s->loop)))
         throughput_log(&s->server.throughput, &stats);
 }
 
-static void watch_engine(struct serve *s) {
+/* Ends the server once no replica is left.  While some are, they go on without those that have
+ * failed. */
+static void watch_failures(struct serve *s) {
     struct error why;
-    completions_tick(&s->server);
-    if (!s->server.draining && engine_failure(s->server.engine, &why)) {
+    uint32_t replica;
+    while (replicas_take_failure(s->server.replicas, &replica, &why)) {
+        const uint32_t n_left = replicas_n_healthy(s->server.replicas);
+        if (n_left > 0) {
+            log_event(LOG_ERROR, "replica %" PRIu32 " has failed, %" PRIu32 " go on: %.400s",
+                      replica, n_left, why.text);
+            continue;
+        }
         error_set(s->failure, ERR_DEVICE, "the engine has failed: %.400s", why.text);
         begin_drain(s);
+        return;
     }
+}
+
+static void watch_engine(struct serve *s) {
+    completions_tick(&s->server);
+    if (!s->server.draining) watch_failures(s);
     log_disk(s);
     log_throughput(s);
 }
@@ -170,7 +185,7 @@ static void on_tick(uv_timer_t *timer) {
     struct serve *s = timer->data;
     if (s->closing) return;
     supervisor_tick(&s->supervisor, uv_now(&s->loop), health_is_live(&s->server));
-    if (s->server.engine) watch_engine(s);
+    if (s->server.replicas) watch_engine(s);
     if (s->server.draining) drain_further(s);
 }
 
@@ -178,11 +193,11 @@ static void on_signal(uv_signal_t *handle, int number) {
     struct serve *s = handle->data;
     if (s->server.draining) {
         log_event(LOG_WARN, "signal %d again: stopping at once", number);
-        if (s->server.engine) engine_skip_saving(s->server.engine);
+        if (s->server.replicas) replicas_skip_saving(s->server.replicas);
         close_all(s);
         return;
     }
-    if (s->server.engine)
+    if (s->server.replicas)
         log_event(LOG_INFO, "signal %d: running requests may finish within %" PRIu64 " s", number,
                   s->options->shutdown_timeout);
     else log_event(LOG_INFO, "signal %d: the model is not loaded any further", number);
@@ -316,7 +331,7 @@ static void log_disk_plan(const struct serve *s) {
     struct engine_stats stats;
     const double mib = 1 << 20;
     if (!s->options->kv_disk_path) return;
-    engine_stats(s->server.engine, &stats);
+    replicas_stats(s->server.replicas, &stats);
     log_event(LOG_INFO, "cache on disk: %s has %" PRIu64 " items, %.1f of at most %.1f MiB",
               s->options->kv_disk_path, stats.disk.n_items, (double)stats.disk.bytes / mib,
               (double)stats.disk.max_bytes / mib);
@@ -401,6 +416,9 @@ static void log_plan(const struct serve *s) {
                   "memory plan: %.1f sequences of the maximum length (%u tokens) fit into the KV "
                   "pool",
                   (double)info->n_pages / (double)info->text_pages, info->max_model_len);
+    if (replicas_n(s->server.replicas) > 1)
+        log_event(LOG_INFO, "memory plan: that is one of %" PRIu32 " replicas, which are alike",
+                  replicas_n(s->server.replicas));
     warn_of_memory(s);
 }
 
@@ -422,7 +440,7 @@ static void describe_server(struct serve *s) {
 static int choose_speculation(struct serve *s, struct error *err) {
     struct server *server = &s->server;
     const char *excluded = server->info->speculation_excluded;
-    const bool pays = !excluded && !s->load.backend->runs_ahead,
+    const bool pays = !excluded && !s->load.backends[0]->runs_ahead,
                guesses = s->options->speculation == SPECULATE_SUFFIX ||
                          (s->options->speculation == SPECULATE_AUTO && pays);
     server->limits.speculation.mode = guesses ? SPECULATION_SUFFIX : SPECULATION_OFF;
@@ -441,7 +459,7 @@ static int create_tokenizer_cache(struct serve *s, struct error *err) {
 static int describe_model(struct serve *s, struct error *err) {
     struct server *server = &s->server;
     int rc;
-    server->info = engine_info(server->engine);
+    server->info = replicas_info(server->replicas);
     server->cache = s->load.cache;
     server->created = (int64_t)time(NULL);
     const uint64_t n_places = s->options->max_num_seqs + s->options->max_num_queued_reqs;
@@ -584,12 +602,12 @@ static void log_model(const struct serve *s) {
 static void model_loaded(void *ctx) {
     struct serve *s = ctx;
     if (s->server.draining || s->closing) return;
-    if (!s->load.engine) {
+    if (!s->load.replicas) {
         *s->failure = s->load.err;
         close_all(s);
         return;
     }
-    s->server.engine = s->load.engine;
+    s->server.replicas = s->load.replicas;
     if (describe_model(s, s->failure)) {
         close_all(s);
         return;
@@ -599,10 +617,10 @@ static void model_loaded(void *ctx) {
 }
 
 /* Loads the model while the transport answers. */
-static void begin_load(struct serve *s, const char *model_dir, struct backend *backend) {
+static void begin_load(struct serve *s, const char *model_dir, struct backend *const *backends) {
     s->load.options = s->options;
     s->load.model_dir = model_dir;
-    s->load.backend = backend;
+    s->load.backends = backends;
     s->load.kv_feed = s->publisher ? kv_publisher_feed(s->publisher) : NULL;
     s->load.wake = engine_wake;
     s->load.wake_ctx = &s->wake;
@@ -615,7 +633,7 @@ static void begin_load(struct serve *s, const char *model_dir, struct backend *b
     model_load_begin(&s->load, &s->loop);
 }
 
-int serve_run(const struct options *options, const char *model_dir, struct backend *backend,
+int serve_run(const struct options *options, const char *model_dir, struct backend *const *backends,
               struct error *err) {
     struct serve s = {.options = options, .failure = err};
     signal(SIGPIPE, SIG_IGN);
@@ -639,11 +657,11 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
         api_keys_warn(options, http_is_loopback(s.server.http));
         start_handles(&s);
         if (early_signals_hung_up()) on_hangup(&s.hangup, SIGHUP);
-        begin_load(&s, model_dir, backend);
+        begin_load(&s, model_dir, backends);
     }
     /* Returns when every handle is closed and no job is left. */
     uv_run(&s.loop, UV_RUN_DEFAULT);
-    if (s.server.engine) completions_take_events(&s.server);
+    if (s.server.replicas) completions_take_events(&s.server);
     model_load_fini(&s.load);
     tokenizer_cache_destroy(s.server.limits.tokenizer_cache);
     spare_ids_fini(&s.server.spare_ids);

@@ -14,9 +14,9 @@ struct backend;
 struct error;
 struct options;
 
-/* Runs until stopped by a signal (0) or by a failure (negative, with its cause in err).  The
- * backend is borrowed. */
-int serve_run(const struct options *options, const char *model_dir, struct backend *backend,
+/* Runs until stopped by a signal (0) or by a failure (negative, with its cause in err).  backends:
+ * borrowed, one for each replica, options->data_parallel_size of them. */
+int serve_run(const struct options *options, const char *model_dir, struct backend *const *backends,
               struct error *err);
 
 #endif

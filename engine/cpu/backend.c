@@ -208,10 +208,9 @@ static const struct backend_ops cpu_ops = {
     .collective = &cpu_collective_ops,
 };
 
-/* Returns how many threads can run at once: the usable CPUs, or what the control group's quota
- * allows.  With more threads than the quota allows, the group is stopped in the middle of a step,
- * and all wait for the thread that it hit. */
-static uint32_t default_threads(void) {
+/* Counts no more threads than the quota allows.  With more, the control group is stopped in the
+ * middle of a step, and all wait for the thread that it hit. */
+uint32_t cpu_default_threads(void) {
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
     const double quota = cgroup_cpus("");
@@ -275,7 +274,7 @@ static int create_ranks(struct backend **out, const struct cpu_config *config,
 }
 
 int cpu_backend_create(struct backend **out, const struct cpu_config *config, struct error *err) {
-    const uint32_t n_threads = config->n_threads ? config->n_threads : default_threads();
+    const uint32_t n_threads = config->n_threads ? config->n_threads : cpu_default_threads();
     if (n_threads > MAX_THREADS)
         return error_set(err, ERR_INVALID, "cpu: at most %d threads", MAX_THREADS);
     if (config->n_ranks > RANKS_MAX)

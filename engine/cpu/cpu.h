@@ -31,6 +31,10 @@ struct cpu_config {
                        * They share the threads; each has at least one */
 };
 
+/* Returns how many threads a backend has where nothing says so: the usable CPUs, or what the quota
+ * of the control group is worth. */
+uint32_t cpu_default_threads(void);
+
 /* Creates the backend, or those of all ranks: *out is that of rank 0. */
 int cpu_backend_create(struct backend **out, const struct cpu_config *config, struct error *err);
 

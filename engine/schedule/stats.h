@@ -98,6 +98,10 @@ static inline uint64_t engine_stats_kv(const struct engine_stats *stats, enum kv
  * prefixes and states use count as free. */
 double engine_stats_kv_use(const struct engine_stats *stats);
 
+/* Adds the numbers of another engine.  Of the running sequences that are shown one by one, those of
+ * *one come behind the others, as far as there is space. */
+void engine_stats_add(struct engine_stats *sum, const struct engine_stats *one);
+
 /* Adds a value to one of the histograms. */
 void engine_stats_observe(struct engine_stats *stats, enum engine_histogram which, double value);
 

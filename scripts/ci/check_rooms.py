@@ -46,10 +46,11 @@ ROOMS = {
                         "engine/request engine/sparsity server/json", "uv jansson"),
     "server/hub": ("engine/base engine/gguf server/json server/settings", "curl gnutls jansson"),
     "server/otlp": ("engine/base server/json server/http server/settings", ""),
+    "server/replicas": ("engine engine/base", ""),
     "server/api": ("engine engine/base engine/grammar engine/request engine/template engine/tokenizer server/json "
-                   "server/http server/settings server/otlp", "uv jansson"),
+                   "server/http server/settings server/otlp server/replicas", "uv jansson"),
     "server/ops": ("engine engine/base engine/device engine/model engine/tokenizer server/json server/http "
-                   "server/settings server/api server/otlp", "jansson"),
+                   "server/settings server/api server/otlp server/replicas", "jansson"),
     "server/ui": ("engine engine/base server/json server/http server/api", ""),
     "server/kv_events": ("engine/base engine/device engine/kv", "zmq"),
     "server/bench": ("engine engine/base engine/device engine/model engine/request server/json "
@@ -58,7 +59,7 @@ ROOMS = {
                     "server/json server/settings server/bench", ""),
     "server/terminal": ("engine engine/base server/json server/http server/settings", "jansson"),
     "server": ("engine engine/base engine/model engine/quantise engine/tokenizer server/json server/http "
-               "server/settings server/hub server/api server/ops server/otlp server/kv_events server/ui server/bench server/tune", "uv jansson"),
+               "server/settings server/hub server/api server/ops server/otlp server/replicas server/kv_events server/ui server/bench server/tune", "uv jansson"),
     # The only file that knows which devices there are.
     "server/main.c": ("engine/base engine/cpu cuda server server/hub server/json server/settings server/bench "
                       "server/terminal server/tune", "uv"),
@@ -71,6 +72,7 @@ SEEN = {
     "engine/tune": "engine/kv engine/request engine/schedule",
     "server/settings": "engine/kv engine/schedule",
     "server/otlp": "jansson",
+    "server/replicas": "engine/device engine/kv engine/request engine/schedule",
     "server/api": "engine/device engine/kv engine/schedule",
     "server/ops": "engine/grammar engine/kv engine/request engine/schedule uv",
     "server/ui": ("engine/device engine/grammar engine/kv engine/request engine/schedule "

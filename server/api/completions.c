@@ -16,6 +16,7 @@
 #include "server/api/server.h"
 #include "server/api/trace.h"
 #include "server/http/http.h"
+#include "server/replicas/replicas.h"
 #include "server/settings/api_keys.h"
 #include "server/settings/log.h"
 
@@ -87,7 +88,7 @@ static int refuse_submission(struct completion *c, const struct error *why) {
 static int admit_choices(struct completion *c) {
     struct error why = {0};
     if (c->job.then) return 0;
-    const int rc = engine_admit(c->job.server->engine, c->submission, c->n_choices, &why);
+    const int rc = replicas_admit(c->job.server->replicas, c->submission, c->n_choices, &why);
     return rc ? refuse_submission(c, &why) : 0;
 }
 
@@ -184,7 +185,8 @@ static void note_end(struct completion *c, unsigned status) {
 
 static void cancel_live(struct completion *c) {
     for (uint32_t i = 0; i < c->n_choices; i++) {
-        if (!c->choices[i].finished) engine_cancel(c->job.server->engine, c->choices[i].engine_id);
+        if (!c->choices[i].finished)
+            replicas_cancel(c->job.server->replicas, c->choices[i].engine_id);
     }
 }
 
@@ -378,7 +380,7 @@ static void take_event(struct choice *choice, const struct engine_event *event) 
 }
 
 void completions_take_events(struct server *server) {
-    struct engine_event *event = engine_take_events(server->engine);
+    struct engine_event *event = replicas_take_events(server->replicas);
     while (event) {
         struct engine_event *next = event->next;
         take_event(event->user, event);
@@ -429,7 +431,7 @@ static int submit(struct completion *c) {
     attribute(c);
     uint64_t *ids = calloc(c->n_choices, sizeof(*ids));
     int rc = ids ? 0 : error_set(&why, ERR_NOMEM, "no memory for %u sequences", c->n_choices);
-    if (!rc) rc = engine_submit(server->engine, c->submission, c->n_choices, ids, &why);
+    if (!rc) rc = replicas_submit(server->replicas, c->submission, c->n_choices, ids, &why);
     if (!rc) {
         for (uint32_t i = 0; i < c->n_choices; i++) c->choices[i].engine_id = ids[i];
         rate_limit_take(rate_of(c), c->n_prompt);
@@ -483,7 +485,7 @@ static int check_rate(struct server *server, const struct api_key *key, struct a
  * those that are accepted gains anything.  Those that are being prepared have a place each. */
 static int check_room(struct server *server, struct api_error *err) {
     struct error why = {0};
-    if (!engine_check_room(server->engine, server->n_preparing + 1, &why)) return 0;
+    if (!replicas_check_room(server->replicas, server->n_preparing + 1, &why)) return 0;
     server->counters.n_queue_full++;
     return api_error_from(err, &why, NULL);
 }

@@ -1,4 +1,4 @@
-/* server.h - the state that the routes share: the engine, the transport, the names, the counters.
+/* server.h - the state that the routes share: the replicas, the transport, the names, the counters.
  *
  * Thread: loop.  Memory: embedded in the program that runs the server (serve.c, tests); strings are
  * borrowed. */
@@ -20,10 +20,10 @@
 
 struct api_keys;
 struct completion;
-struct engine;
 struct engine_info;
 struct http;
 struct otlp;
+struct replicas;
 
 /* What metrics tell of the KV cache's settings. */
 struct cache_setting {
@@ -35,7 +35,7 @@ struct cache_setting {
 struct server {
     uv_loop_t *loop;
     struct http *http;
-    struct engine *engine; /* NULL: the model is being loaded; so is info */
+    struct replicas *replicas; /* NULL: the model is being loaded; so is info */
     const struct engine_info *info;
     const char *model_name;
     const struct api_keys *keys; /* NULL, or none of them: no key is needed */

@@ -9,6 +9,7 @@
 #include "server/json/api_error.h"
 #include "server/json/buffer.h"
 #include "server/ops/metrics.h"
+#include "server/replicas/replicas.h"
 #include "server/settings/build_info.h"
 
 /* A large model takes minutes; a client that waits must not ask much oftener than this. */
@@ -37,11 +38,11 @@ static void reply_unavailable(struct server *server, struct http_exchange *excha
 /* Tells whether a step has taken longer than --step-timeout: a hung device never ends it. */
 static bool is_stuck(const struct server *server) {
     const double limit = (double)server->step_timeout_s;
-    return limit > 0 && engine_step_seconds(server->engine) > limit;
+    return limit > 0 && replicas_step_seconds(server->replicas) > limit;
 }
 
 bool health_is_live(const struct server *server) {
-    return !server->engine || !is_stuck(server);
+    return !server->replicas || !is_stuck(server);
 }
 
 /* Refuses where only a new process helps.  A failed engine ends the process by itself, and a
@@ -55,10 +56,10 @@ void health_live(struct server *server, struct http_exchange *exchange) {
 
 void health_health(struct server *server, struct http_exchange *exchange) {
     struct api_error err;
-    if (!server->engine) {
+    if (!server->replicas) {
         health_refuse_loading(&err);
         reply_error(server, exchange, &err);
-    } else if (!engine_healthy(server->engine)) {
+    } else if (replicas_n_healthy(server->replicas) == 0) {
         reply_unavailable(server, exchange, "engine_failed", "the engine has failed");
     } else {
         health_live(server, exchange);
@@ -91,7 +92,7 @@ void health_version(struct server *server, struct http_exchange *exchange) {
 void health_metrics(struct server *server, struct http_exchange *exchange) {
     struct engine_stats stats;
     struct buffer body = {0};
-    if (server->engine) engine_stats(server->engine, &stats);
-    metrics_write(server, server->engine ? &stats : NULL, &body);
+    if (server->replicas) replicas_stats(server->replicas, &stats);
+    metrics_write(server, server->replicas ? &stats : NULL, &body);
     reply_polled(server, exchange, "text/plain; version=0.0.4; charset=utf-8", &body);
 }

@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "engine/base/count.h"
+#include "engine/base/sizes.h"
 #include "engine/device/pages.h"
 #include "engine/engine.h"
 #include "engine/tokenizer/tokenizer_cache.h"
@@ -14,6 +15,7 @@
 #include "server/json/buffer.h"
 #include "server/ops/metrics_text.h"
 #include "server/otlp/exporter.h"
+#include "server/replicas/replicas.h"
 #include "server/settings/kv_policy.h"
 #include "server/settings/log.h"
 #include "server/settings/offload_rules.h"
@@ -171,14 +173,16 @@ static void write_kv_numbers(const struct metrics_text *text, const struct engin
 }
 
 static void write_memory(const struct metrics_text *text, const struct engine_stats *stats,
-                         const struct engine_info *info, const struct offload_rules *offload) {
+                         const struct server *server) {
+    const struct engine_info *info = server->info;
+    const struct offload_rules *offload = &server->limits.kv.offload;
     const uint64_t fetched_bytes =
         offload_rules_copied_bytes(offload, engine_stats_kv(stats, KV_FETCHED_COPIES),
                                    engine_stats_kv(stats, KV_MOVED_COPIES));
     const struct metric_value values[] = {
         {{{"quire_weights_bytes", "vllm:model_weights_memory_bytes"},
           "Bytes of the model's weights."},
-         (double)info->weight_bytes},
+         (double)info->weight_bytes * replicas_n(server->replicas)},
         {{{"quire_kv_fetched_bytes_total"}, "Bytes of the keys and values of fetched tokens."},
          (double)fetched_bytes},
         {{{"quire_kv_store_bytes"}, "Bytes of the host pool."}, (double)offload->host_pool_bytes},
@@ -203,11 +207,14 @@ static void write_memory(const struct metrics_text *text, const struct engine_st
 
 /* Writes the numbers of a model with recurrent layers. */
 static void write_states(const struct metrics_text *text, const struct engine_stats *stats,
-                         const struct engine_info *info) {
+                         const struct server *server) {
+    const struct engine_info *info = server->info;
+    const uint32_t n = replicas_n(server->replicas);
     const struct metric_value values[] = {
         {{{"quire_recurrent_states"}, "Recurrent states that there is memory for."},
-         info->n_states},
-        {{{"quire_recurrent_states_bytes"}, "Bytes of that memory."}, (double)info->state_bytes},
+         (double)info->n_states * n},
+        {{{"quire_recurrent_states_bytes"}, "Bytes of that memory."},
+         (double)info->state_bytes * n},
         {{{"quire_recurrent_states_used"},
           "Recurrent states in use, by sequences and as checkpoints."},
          stats->n_states_used},
@@ -371,7 +378,7 @@ static void write_process(const struct metrics_text *text, const struct server *
     const struct metric_value values[] = {
         {{{"quire_ready"},
           "1: the server takes requests; 0: its model is being loaded, or it shuts down."},
-         server->engine && !server->draining},
+         server->replicas && !server->draining},
         {{{"quire_spans_lost_total"},
           "Spans of --otlp-endpoint that were dropped or that the collector did not take."},
          (double)n_spans_lost},
@@ -440,18 +447,60 @@ static void write_histograms(const struct metrics_text *text, const struct engin
 /* Writes the cache as vLLM describes it: in blocks, each a page in every layer. */
 static void write_cache_config(const struct metrics_text *text, const struct server *server) {
     const struct engine_info *info = server->info;
+    const uint32_t n = replicas_n(server->replicas);
     const struct cache_setting *cache = &server->cache;
     static const char name[] = "vllm:cache_config_info";
     char labels[256];
     snprintf(labels, sizeof(labels),
              "block_size=\"%u\",num_gpu_blocks=\"%" PRIu64 "\",num_cpu_blocks=\"%" PRIu64
              "\",cache_dtype=\"%s\",enable_prefix_caching=\"%s\",gpu_memory_utilization=\"%g\"",
-             (unsigned)PAGE_TOKENS, info->kv_tokens / PAGE_TOKENS,
-             info->host_pool_tokens / PAGE_TOKENS, cache->dtype ? cache->dtype : "auto",
+             (unsigned)PAGE_TOKENS, n * info->kv_tokens / PAGE_TOKENS,
+             n * info->host_pool_tokens / PAGE_TOKENS, cache->dtype ? cache->dtype : "auto",
              cache->has_prefixes ? "True" : "False", cache->device_share);
     metrics_text_head(text, name, "gauge",
                       "The KV cache: its size in blocks of all layers, and its settings.");
     metrics_text_sample(text, name, labels, 1);
+}
+
+/* The most replicas that have samples of their own. */
+enum { MOST_SHOWN_REPLICAS = 64 };
+
+/* Writes what each of several replicas does. */
+static void write_replicas(const struct metrics_text *text, struct replicas *replicas) {
+    static const struct metric metrics[] = {
+        {{"quire_replica_healthy"}, "1: the replica takes requests; 0: it has failed."},
+        {{"quire_replica_requests_running"}, "Sequences that are running, by replica."},
+        {{"quire_replica_requests_waiting"}, "Sequences that are waiting, by replica."},
+        {{"quire_replica_kv_use"}, "Share of the KV pool's pages in use, by replica."},
+        {{"quire_replica_requests_submitted_total"}, "Sequences accepted, by replica."},
+        {{"quire_replica_prompt_tokens_total"},
+         "Prompt tokens of sequences that began to run, by replica."},
+        {{"quire_replica_cached_tokens_total"},
+         "Prompt tokens found in cached prefixes and states, by replica."},
+        {{"quire_replica_generated_tokens_total"}, "Tokens generated, by replica."},
+        {{"quire_replica_steps_total"}, "Steps that the model computed, by replica."},
+    };
+    struct metric_point points[COUNT(metrics)][MOST_SHOWN_REPLICAS];
+    char names[MOST_SHOWN_REPLICAS][11];
+    const uint32_t n = min_u32(replicas_n(replicas), MOST_SHOWN_REPLICAS);
+    for (uint32_t i = 0; i < n; i++) {
+        struct engine_stats stats;
+        replicas_stats_of(replicas, i, &stats);
+        const double values[COUNT(metrics)] = {replicas_is_healthy(replicas, i),
+                                               stats.n_running,
+                                               stats.n_waiting,
+                                               engine_stats_kv_use(&stats),
+                                               (double)stats.n_submitted,
+                                               (double)stats.prompt_tokens,
+                                               (double)stats.cached_tokens,
+                                               (double)stats.generated_tokens,
+                                               (double)stats.n_steps};
+        snprintf(names[i], sizeof(names[i]), "%" PRIu32, i);
+        for (size_t k = 0; k < COUNT(metrics); k++)
+            points[k][i] = (struct metric_point){names[i], values[k]};
+    }
+    for (size_t k = 0; k < COUNT(metrics) && n > 1; k++)
+        metrics_text_points(text, &metrics[k], "replica", points[k], n);
 }
 
 void metrics_write(const struct server *server, const struct engine_stats *stats,
@@ -466,8 +515,8 @@ void metrics_write(const struct server *server, const struct engine_stats *stats
     write_tokens(&text, stats, &server->throughput);
     write_policies(&text, stats);
     write_kv_numbers(&text, stats);
-    write_states(&text, stats, server->info);
-    write_memory(&text, stats, server->info, &server->limits.kv.offload);
+    write_states(&text, stats, server);
+    write_memory(&text, stats, server);
     if (stats->disk.max_bytes > 0) write_disk(&text, &stats->disk);
     write_prefill(&text, counters, &stats->sparse);
     write_speculation(&text, &stats->speculation);
@@ -478,4 +527,5 @@ void metrics_write(const struct server *server, const struct engine_stats *stats
     }
     write_histograms(&text, stats, counters);
     write_cache_config(&text, server);
+    write_replicas(&text, server->replicas);
 }

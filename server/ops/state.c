@@ -11,12 +11,13 @@
 #include "server/api/server.h"
 #include "server/http/http.h"
 #include "server/json/buffer.h"
+#include "server/replicas/replicas.h"
 #include "server/settings/kv_policy.h"
 
 static const char *condition(const struct server *server) {
-    if (server->engine && !engine_healthy(server->engine)) return "failed";
+    if (server->replicas && replicas_n_healthy(server->replicas) == 0) return "failed";
     if (server->draining) return "draining";
-    return server->engine ? "ready" : "loading";
+    return server->replicas ? "ready" : "loading";
 }
 
 static void write_requests(const struct engine_stats *stats, struct buffer *out) {
@@ -72,7 +73,7 @@ static void write_times(const char *name, const struct histogram *times, struct 
 
 static void write_engine(struct server *server, struct buffer *out) {
     struct engine_stats stats;
-    engine_stats(server->engine, &stats);
+    replicas_stats(server->replicas, &stats);
     write_requests(&stats, out);
     write_memory(server->info, &stats, out);
     write_policies(&stats, out);
@@ -86,7 +87,7 @@ void state_handle(struct server *server, struct http_exchange *exchange) {
     buffer_puts(&body, "{\"model\":");
     buffer_json_string(&body, server->model_name, strlen(server->model_name));
     buffer_printf(&body, ",\"state\":\"%s\",\"time_s\":%.3f", condition(server), clock_seconds());
-    if (server->engine) write_engine(server, &body);
+    if (server->replicas) write_engine(server, &body);
     buffer_puts(&body, "}");
     http_set_header(exchange, "Cache-Control", "no-store");
     reply_polled(server, exchange, "application/json", &body);

@@ -15,8 +15,8 @@
 
 #define PER_REQUEST "requests say it themselves; defaults are those of generation_config.json"
 #define ONE_DEVICE                                                                                 \
-    "ranks share a model (--tensor-parallel-size); else start a replica for each GPU, as "         \
-    "docs/deployment.md says"
+    "ranks share a model (--tensor-parallel-size), or replicas have one each "                     \
+    "(--data-parallel-size)"
 #define OWN_FORMAT                                                                                 \
     "the model's files say in which format its weights are; `quire quantize` writes others"
 #define ALWAYS_ON "it is always on"
@@ -92,7 +92,7 @@ static const struct foreign_option table[] = {
     {{"--otlp-traces-endpoint"}, VLLM, "otlp-endpoint", NULL},
     {{"-tp"}, BOTH, "tensor-parallel-size", NULL},
     {{"-pp", "--pipeline-parallel-size"}, BOTH, NULL, ONE_DEVICE},
-    {{"-dp", "--data-parallel-size"}, BOTH, NULL, ONE_DEVICE},
+    {{"-dp"}, BOTH, "data-parallel-size", NULL},
     {{"--enable-expert-parallel", "--distributed-executor-backend"}, VLLM, NULL, ONE_DEVICE},
     {{"--enforce-eager"}, VLLM, NULL, OWN_KERNELS},
     {{"-O", "--compilation-config"}, VLLM, NULL, OWN_KERNELS},
@@ -136,7 +136,8 @@ static const struct foreign_option table[] = {
     {{"--disable-radix-cache"}, SGLANG, "no-enable-prefix-caching", NULL},
     {{"--enable-deterministic-inference"}, SGLANG, "batch-invariant", NULL},
     {{"--tp", "--tp-size"}, SGLANG, "tensor-parallel-size", NULL},
-    {{"--pp-size", "--dp", "--dp-size"}, SGLANG, NULL, ONE_DEVICE},
+    {{"--dp", "--dp-size"}, SGLANG, "data-parallel-size", NULL},
+    {{"--pp-size"}, SGLANG, NULL, ONE_DEVICE},
     {{"--nnodes", "--node-rank", "--dist-init-addr"}, SGLANG, NULL, ONE_DEVICE},
     {{"--disable-cuda-graph", "--enable-torch-compile"}, SGLANG, NULL, OWN_KERNELS},
     {{"--attention-backend", "--sampling-backend"}, SGLANG, NULL, OWN_KERNELS},

@@ -177,8 +177,14 @@ static const struct option entries[] = {
             "ranks that compute the model together, each with a part of its weights and of the KV "
             "cache")},
     {"tensor-parallel-devices",
-     STRING(tensor_parallel_devices, NULL,
-            "numbers of the ranks' GPUs, with commas; one may come more than once [0,1,2 ...]")},
+     STRING(
+         tensor_parallel_devices, NULL,
+         "numbers of the ranks' GPUs, with commas, one replica's after the other's; one may come "
+         "more than once [0,1,2 ...]")},
+    {"data-parallel-size",
+     NUMBER(data_parallel_size, 1, RANKS_MAX, "1",
+            "replicas behind this port, each with the whole model; a request goes to the one that "
+            "has the least to do with it")},
     {"dtype", CHOICE(dtype, dtype_words, "auto", "number type of the CPU's products")},
     {"activations", CHOICE(activations, activation_words, "auto",
                            "number type of a GPU's activations in products with weights of FP8")},
@@ -468,6 +474,11 @@ static int check_together(const struct options *o, struct error *err) {
         const char *const *needs = (const void *)((const char *)o + pairs[i].needs);
         if (*has && !*needs) return error_set(err, ERR_INVALID, "%s", pairs[i].why);
     }
+    if (o->data_parallel_size > 1 && (o->kv_disk_path || o->kv_events))
+        return error_set(err, ERR_INVALID,
+                         "--data-parallel-size above 1 excludes %s: replicas of one process have "
+                         "no cache on disk and publish no events",
+                         o->kv_disk_path ? "--kv-disk-path" : "--kv-events");
     if (o->random_format != 0 && o->load_format != LOAD_DUMMY)
         return error_set(err, ERR_INVALID, "--random-format needs --load-format dummy");
     if (o->activations == ACTIVATIONS_FP8 && o->batch_invariant)

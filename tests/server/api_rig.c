@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/error.h"
 #include "engine/base/json_arena.h"
 #include "engine/device/layer_group.h"
 #include "engine/template/template.h"
@@ -36,8 +37,10 @@ int rig_set_up(void **state) {
     uv_loop_init(&rig->loop);
     struct server *server = &rig->server;
     server->loop = &rig->loop;
-    server->engine = fake_engine_create(NULL, NULL);
-    server->info = engine_info(server->engine);
+    struct error err;
+    rig->engine = fake_engine_create(NULL, NULL);
+    assert_int_equal(replicas_create(&server->replicas, &rig->engine, 1, true, &err), 0);
+    server->info = engine_info(rig->engine);
     server->model_name = "m";
     server->created = 7;
     server->limits = (struct request_limits){.models = &rig_models,
@@ -63,10 +66,10 @@ int rig_set_up(void **state) {
 int rig_tear_down(void **state) {
     struct rig *rig = *state;
     uv_run(&rig->loop, UV_RUN_DEFAULT);
-    engine_stop(rig->server.engine);
+    engine_stop(rig->engine);
     completions_take_events(&rig->server);
     assert_null(rig->server.completions);
-    engine_destroy(rig->server.engine);
+    replicas_destroy(rig->server.replicas);
     assert_int_equal(uv_loop_close(&rig->loop), 0);
     free(rig);
     return 0;
@@ -118,12 +121,12 @@ void rig_begin(struct rig *rig, struct http_exchange *exchange) {
 }
 
 void rig_step(struct rig *rig) {
-    fake_engine_step(rig->server.engine);
+    fake_engine_step(rig->engine);
     completions_take_events(&rig->server);
 }
 
 void rig_finish(struct rig *rig) {
-    while (fake_engine_n_live(rig->server.engine) > 0) rig_step(rig);
+    while (fake_engine_n_live(rig->engine) > 0) rig_step(rig);
 }
 
 json_t *rig_ask(struct rig *rig, const char *path, const char *body, unsigned status) {

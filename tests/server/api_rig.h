@@ -8,12 +8,14 @@
 #include <uv.h>
 
 #include "server/api/server.h"
+#include "server/replicas/replicas.h"
 #include "server/settings/api_keys.h"
 #include "tests/server/fake_http.h"
 
 struct rig {
     uv_loop_t loop;
     struct server server;
+    struct engine *engine; /* the only one of server.replicas */
 };
 
 /* "secret" (a), and "other" (b), which may use 20 tokens a minute and has weight 3. */

@@ -297,7 +297,7 @@ static bool step_sequence(struct engine *engine, struct sequence *s) {
         give_event(engine, new_event(s, EVENT_PROMPT, s->request.prompt, s->request.n_prompt));
         return false;
     }
-    if (s->n_generated == engine->fail_after) {
+    if (s->n_generated == engine->fail_after || !engine->healthy) {
         finish(engine, s, FINISH_ERROR);
         return true;
     }
@@ -435,6 +435,15 @@ int engine_failure(struct engine *engine, struct error *out) {
     return engine->healthy ? 0 : error_set(out, ERR_DEVICE, "it was told to fail");
 }
 
+uint64_t engine_disk_failure(struct engine *engine, struct error *out) {
+    (void)engine, (void)out;
+    return 0;
+}
+
+void engine_skip_saving(struct engine *engine) {
+    (void)engine;
+}
+
 void engine_stop(struct engine *engine) {
     for (struct sequence *s = engine->sequences; s; s = s->next) s->cancelled = true;
     while (fake_engine_step(engine) > 0) continue;
@@ -459,6 +468,11 @@ void fake_engine_refuse(struct engine *engine, int code, const char *param) {
 
 void fake_engine_fail_after(struct engine *engine, uint32_t n) {
     engine->fail_after = n;
+}
+
+void fake_engine_break(struct engine *engine) {
+    engine->healthy = false;
+    engine->refuse = ERR_DEVICE;
 }
 
 uint32_t fake_engine_n_live(const struct engine *engine) {

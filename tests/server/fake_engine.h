@@ -35,6 +35,8 @@ void fake_engine_leave_room(struct engine *engine, uint32_t n); /* for n request
 /* Makes sequences answer with this ASCII text, a byte a token; NULL: with letters. */
 void fake_engine_answer(struct engine *engine, const char *text);
 void fake_engine_fail_after(struct engine *engine, uint32_t n); /* sequences fail after n tokens */
+/* Makes the engine fail for good, with all of its sequences. */
+void fake_engine_break(struct engine *engine);
 uint32_t fake_engine_n_live(const struct engine *engine);
 uint32_t fake_engine_n_cancelled(const struct engine *engine);
 

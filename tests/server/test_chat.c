@@ -38,7 +38,7 @@ static int tear_down(void **state) {
 #define ASK "{\"messages\":[{\"role\":\"user\",\"content\":\"<s>\"}]," TOOLS
 
 static json_t *ask(struct rig *rig, const char *text, const char *body) {
-    fake_engine_answer(rig->server.engine, text);
+    fake_engine_answer(rig->engine, text);
     return rig_ask(rig, "/v1/chat/completions", body, 200);
 }
 
@@ -123,8 +123,7 @@ static void join(char *out, const char *stream, const char *member) {
 TEST_WITH(a_stream_has_the_same_parts, set_up, tear_down) {
     struct rig *rig = *state;
     char text[256], id[CALL_ID_LENGTH + 1];
-    fake_engine_answer(rig->server.engine,
-                       "<think>hm</think>So<tool_call>{\"name\":\"f\"}</tool_call>");
+    fake_engine_answer(rig->engine, "<think>hm</think>So<tool_call>{\"name\":\"f\"}</tool_call>");
     struct http_exchange exchange = rig_post("/v1/chat/completions", ASK ",\"stream\":true}");
     rig_begin(rig, &exchange);
     rig_finish(rig);

@@ -310,7 +310,7 @@ TEST_WITH(a_failure_midway_is_an_error_event, rig_set_up, rig_tear_down) {
     struct http_exchange exchange =
         post("{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":9,\"seed\":0,\"n\":2}");
     rig_begin(rig, &exchange);
-    fake_engine_fail_after(rig->server.engine, 1);
+    fake_engine_fail_after(rig->engine, 1);
     rig_finish(rig);
     assert_true(exchange.completed);
     assert_stream(
@@ -354,32 +354,32 @@ TEST_WITH(the_engines_refusals_become_statuses, rig_set_up, rig_tear_down) {
     for (int stream = 0; stream < 2; stream++) {
         const char *body =
             stream ? "{\"prompt\":\"x\",\"stream\":true}" : "{\"prompt\":\"x\",\"n\":3}";
-        fake_engine_refuse(rig->server.engine, ERR_FULL, NULL);
+        fake_engine_refuse(rig->engine, ERR_FULL, NULL);
         struct http_exchange exchange = post(body);
         rig_begin(rig, &exchange);
         assert_int_equal(exchange.status, 429);
         assert_string_equal(exchange.headers.data, "Retry-After: 1\n");
         fake_http_fini(&exchange);
-        fake_engine_refuse(rig->server.engine, ERR_TOO_LONG, NULL);
+        fake_engine_refuse(rig->engine, ERR_TOO_LONG, NULL);
         assert_error(ask(rig, body, 400), "context_length_exceeded");
-        fake_engine_refuse(rig->server.engine, ERR_DEVICE, NULL);
+        fake_engine_refuse(rig->engine, ERR_DEVICE, NULL);
         assert_error(ask(rig, body, 503), "engine_failed");
-        fake_engine_refuse(rig->server.engine, 0, NULL);
+        fake_engine_refuse(rig->engine, 0, NULL);
     }
-    assert_int_equal(fake_engine_n_live(rig->server.engine), 0);
+    assert_int_equal(fake_engine_n_live(rig->engine), 0);
 }
 
 TEST_WITH(a_full_queue_refuses_before_the_body_is_read, rig_set_up, rig_tear_down) {
     struct rig *rig = *state;
     struct http_exchange exchange = post("{\"prompt\":");
-    fake_engine_leave_room(rig->server.engine, 0);
+    fake_engine_leave_room(rig->engine, 0);
     rig_begin(rig, &exchange);
     assert_int_equal(exchange.status, 429);
     assert_string_equal(exchange.headers.data, "Retry-After: 1\n");
     assert_int_equal(rig->server.counters.n_queue_full, 1);
     fake_http_fini(&exchange);
     assert_error(ask(rig, "{\"prompt\":\"x\"}", 429), "queue_full");
-    fake_engine_leave_room(rig->server.engine, 1);
+    fake_engine_leave_room(rig->engine, 1);
     json_decref(ask(rig, "{\"prompt\":", 400));
     assert_int_equal(rig->server.counters.n_queue_full, 2);
 }
@@ -387,7 +387,7 @@ TEST_WITH(a_full_queue_refuses_before_the_body_is_read, rig_set_up, rig_tear_dow
 TEST_WITH(a_request_that_is_being_prepared_has_its_place, rig_set_up, rig_tear_down) {
     struct rig *rig = *state;
     struct http_exchange first = post("{\"prompt\":\"x\",\"max_tokens\":1}"), second = first;
-    fake_engine_leave_room(rig->server.engine, 1);
+    fake_engine_leave_room(rig->engine, 1);
     routes_handle(&first, &rig->server);
     routes_handle(&second, &rig->server);
     assert_int_equal(second.status, 429); /* at once */
@@ -406,21 +406,21 @@ TEST_WITH(a_refused_budget_is_called_by_its_name, rig_set_up, rig_tear_down) {
     static const char body[] = "{\"prompt\":\"x\",\"kv_policy\":{\"type\":\"streaming\","
                                "\"recent\":8}}";
     for (size_t i = 0; i < sizeof(codes) / sizeof(*codes); i++) {
-        fake_engine_refuse(rig->server.engine, codes[i], "kv_policy");
+        fake_engine_refuse(rig->engine, codes[i], "kv_policy");
         json_t *answer = ask(rig, body, 400);
         const json_t *error = json_object_get(answer, "error");
         assert_json(json_object_get(error, "param"), "\"kv_policy\"");
         assert_json(json_object_get(error, "message"), "\"kv_policy: the fake engine refuses\"");
         json_decref(answer);
     }
-    fake_engine_refuse(rig->server.engine, ERR_FULL, NULL);
+    fake_engine_refuse(rig->engine, ERR_FULL, NULL);
     assert_error(ask(rig, body, 429), "queue_full");
-    fake_engine_refuse(rig->server.engine, 0, NULL);
+    fake_engine_refuse(rig->engine, 0, NULL);
 }
 
 TEST_WITH(a_failed_sequence_fails_the_answer, rig_set_up, rig_tear_down) {
     struct rig *rig = *state;
-    fake_engine_fail_after(rig->server.engine, 1);
+    fake_engine_fail_after(rig->engine, 1);
     assert_error(ask(rig, "{\"prompt\":[\"x\",\"y\"],\"max_tokens\":5}", 503), "engine_failed");
 }
 
@@ -428,14 +428,14 @@ TEST_WITH(leaving_cancels_every_sequence, rig_set_up, rig_tear_down) {
     struct rig *rig = *state;
     for (int stream = 0; stream < 2; stream++) {
         for (int n_steps = 0; n_steps < 3; n_steps++) {
-            const uint32_t before = fake_engine_n_cancelled(rig->server.engine);
+            const uint32_t before = fake_engine_n_cancelled(rig->engine);
             struct http_exchange exchange =
                 post(stream ? "{\"prompt\":[\"x\",\"y\"],\"n\":2,\"stream\":true}"
                             : "{\"prompt\":[\"x\",\"y\"],\"n\":2}");
             rig_begin(rig, &exchange);
             for (int i = 0; i < n_steps; i++) rig_step(rig);
             fake_http_leave(&exchange);
-            assert_int_equal(fake_engine_n_cancelled(rig->server.engine), before + 4);
+            assert_int_equal(fake_engine_n_cancelled(rig->engine), before + 4);
             rig_finish(rig);
             assert_null(rig->server.completions);
             fake_http_fini(&exchange);
@@ -449,7 +449,7 @@ TEST_WITH(leaving_before_the_job_is_done_submits_nothing, rig_set_up, rig_tear_d
     if (routes_admit(&exchange, &rig->server)) routes_handle(&exchange, &rig->server);
     fake_http_leave(&exchange);
     uv_run(&rig->loop, UV_RUN_DEFAULT);
-    assert_int_equal(fake_engine_n_live(rig->server.engine), 0);
+    assert_int_equal(fake_engine_n_live(rig->engine), 0);
     assert_null(rig->server.completions);
     fake_http_fini(&exchange);
 }

@@ -107,7 +107,7 @@ TEST_WITH(thinking_is_the_templates_matter, set_up, rig_tear_down_chat) {
 #define TOOLS ",\"tools\":[{\"name\":\"f\",\"input_schema\":{\"type\":\"object\"}}]"
 
 static json_t *ask(struct rig *rig, const char *text, const char *body, unsigned status) {
-    fake_engine_answer(rig->server.engine, text);
+    fake_engine_answer(rig->engine, text);
     return rig_ask(rig, "/v1/messages", body, status);
 }
 
@@ -180,8 +180,7 @@ static void names_of(const char *stream, char *names) {
 TEST_WITH(a_stream_has_one_open_block, set_up, rig_tear_down_chat) {
     struct rig *rig = *state;
     char names[4096];
-    fake_engine_answer(rig->server.engine,
-                       "<think>h</think>s<tool_call>{\"name\":\"f\"}</tool_call>");
+    fake_engine_answer(rig->engine, "<think>h</think>s<tool_call>{\"name\":\"f\"}</tool_call>");
     struct http_exchange exchange = rig_post("/v1/messages", HEAD TOOLS ",\"stream\":true}");
     rig_begin(rig, &exchange);
     assert_int_equal(exchange.out.length, 0); /* the cache has not been looked at */
@@ -205,7 +204,7 @@ TEST_WITH(a_stream_has_one_open_block, set_up, rig_tear_down_chat) {
 TEST_WITH(a_failed_stream_ends_with_an_error, set_up, rig_tear_down_chat) {
     struct rig *rig = *state;
     char names[1024];
-    fake_engine_fail_after(rig->server.engine, 1);
+    fake_engine_fail_after(rig->engine, 1);
     struct http_exchange exchange = rig_post("/v1/messages", HEAD ",\"stream\":true}");
     rig_begin(rig, &exchange);
     rig_finish(rig);

@@ -95,7 +95,7 @@ TEST_WITH(tools_are_functions, set_up, rig_tear_down_chat) {
     "\",\"annotations\":[],\"logprobs\":[]}]}"
 
 static json_t *ask(struct rig *rig, const char *text, const char *body, unsigned status) {
-    fake_engine_answer(rig->server.engine, text);
+    fake_engine_answer(rig->engine, text);
     return rig_ask(rig, "/v1/responses", body, status);
 }
 
@@ -168,7 +168,7 @@ TEST_WITH(a_cut_call_is_text_in_its_place, set_up, rig_tear_down_chat) {
                                   "4", "<tool_call>{\\\"na") "]",
         "completed");
     char names[4096];
-    fake_engine_answer(rig->server.engine, said);
+    fake_engine_answer(rig->engine, said);
     struct http_exchange exchange = rig_post("/v1/responses", bodies[1]);
     rig_begin(rig, &exchange);
     rig_finish(rig);
@@ -198,8 +198,7 @@ TEST_WITH(an_answer_repeats_its_request, set_up, rig_tear_down_chat) {
 TEST_WITH(events_come_in_order, set_up, rig_tear_down_chat) {
     struct rig *rig = *state;
     char names[4096];
-    fake_engine_answer(rig->server.engine,
-                       "<think>h</think>s<tool_call>{\"name\":\"f\"}</tool_call>");
+    fake_engine_answer(rig->engine, "<think>h</think>s<tool_call>{\"name\":\"f\"}</tool_call>");
     struct http_exchange exchange =
         rig_post("/v1/responses", "{\"input\":\"q\",\"stream\":true" TOOLS "}");
     rig_begin(rig, &exchange);
@@ -231,7 +230,7 @@ TEST_WITH(logprobs_come_with_the_text, set_up, rig_tear_down_chat) {
 TEST_WITH(a_failed_stream_says_so, set_up, rig_tear_down_chat) {
     struct rig *rig = *state;
     char names[1024];
-    fake_engine_fail_after(rig->server.engine, 1);
+    fake_engine_fail_after(rig->engine, 1);
     struct http_exchange exchange = rig_post("/v1/responses", "{\"input\":\"q\",\"stream\":true}");
     rig_begin(rig, &exchange);
     rig_finish(rig);

@@ -26,6 +26,7 @@ static const char *model_dir;
 /* The CPU's table with two entries replaced.  held: weights stay on their way; broken: what is
  * asked next fails. */
 static atomic_bool broken, hung, held;
+static struct backend *_Atomic breaks; /* the only one that is broken; NULL: all are */
 static atomic_uint n_loads;
 static int (*real_collect)(struct backend *be, uint32_t n_newer, struct error *err);
 static int (*real_weight_load)(struct backend *be, const struct weight *host, struct weight *out,
@@ -33,7 +34,9 @@ static int (*real_weight_load)(struct backend *be, const struct weight *host, st
 
 static int failing_collect(struct backend *be, uint32_t n_newer, struct error *err) {
     while (atomic_load(&hung)) poll(NULL, 0, 2);
-    if (atomic_load(&broken)) return error_set(err, ERR_DEVICE, "pulled the plug");
+    struct backend *only = atomic_load(&breaks);
+    if (atomic_load(&broken) && (!only || only == be))
+        return error_set(err, ERR_DEVICE, "pulled the plug");
     return real_collect(be, n_newer, err);
 }
 
@@ -45,9 +48,11 @@ static int holding_weight_load(struct backend *be, const struct weight *host, st
     return real_weight_load(be, host, out, err);
 }
 
+enum { MOST_REPLICAS = 2 };
+
 struct running {
     struct options options;
-    struct backend *backend;
+    struct backend *backends[MOST_REPLICAS];
     struct backend_ops ops;
     struct error err;
     int rc;
@@ -56,7 +61,7 @@ struct running {
 
 static void *run_server(void *arg) {
     struct running *r = arg;
-    r->rc = serve_run(&r->options, model_dir, r->backend, &r->err);
+    r->rc = serve_run(&r->options, model_dir, r->backends, &r->err);
     return NULL;
 }
 
@@ -81,28 +86,38 @@ static bool accepts(uint16_t port) {
     return rc == 0;
 }
 
-/* Starts a server and returns once it listens; its model may not be loaded yet. */
-static void start_server(struct running *r, uint16_t port) {
-    char text[8], *argv[] = {"--port", text, "--max-model-len", "9999", "--step-timeout", "1"};
+/* Starts a server of n replicas and returns once it listens; its model may not be loaded yet. */
+static void start_replicas(struct running *r, uint16_t port, uint32_t n) {
+    char text[8], number[8];
+    char *argv[] = {"--port",         text, "--max-model-len",      "9999",
+                    "--step-timeout", "1",  "--data-parallel-size", number};
     char *no_variables[] = {NULL};
     snprintf(text, sizeof(text), "%u", port);
-    assert_int_equal(options_load(&r->options, 6, argv, no_variables, &r->err), 0);
-    assert_int_equal(cpu_backend_create(&r->backend, &(struct cpu_config){0}, &r->err), 0);
-    r->ops = *r->backend->ops;
+    snprintf(number, sizeof(number), "%u", n);
+    atomic_store(&breaks, NULL);
+    assert_int_equal(options_load(&r->options, COUNT(argv), argv, no_variables, &r->err), 0);
+    for (uint32_t i = 0; i < n; i++)
+        assert_int_equal(cpu_backend_create(&r->backends[i], &(struct cpu_config){0}, &r->err), 0);
+    r->ops = *r->backends[0]->ops;
     real_collect = r->ops.collect;
     real_weight_load = r->ops.weight_load;
     r->ops.collect = failing_collect;
     r->ops.weight_load = holding_weight_load;
-    r->backend->ops = &r->ops;
+    for (uint32_t i = 0; i < n; i++) r->backends[i]->ops = &r->ops;
     assert_int_equal(pthread_create(&r->thread, NULL, run_server, r), 0);
     for (int i = 0; i < 5000; i++, poll(NULL, 0, 2))
         if (accepts(port)) return;
     fail_msg("the server does not listen: %s", r->err.text);
 }
 
+static void start_server(struct running *r, uint16_t port) {
+    start_replicas(r, port, 1);
+}
+
 static void stop_server(struct running *r) {
     pthread_join(r->thread, NULL);
-    r->backend->ops->destroy(r->backend);
+    for (int i = 0; i < MOST_REPLICAS; i++)
+        if (r->backends[i]) r->backends[i]->ops->destroy(r->backends[i]);
     options_fini(&r->options);
 }
 
@@ -154,6 +169,14 @@ static void wait_for_status(const struct rig *rig, const char *path, unsigned st
     answer_fini(&answer);
 }
 
+static void get(const struct rig *rig, const char *path, struct answer *answer) {
+    struct client client;
+    client_open(&client, rig);
+    client_get(&client, path);
+    client_read(&client, answer, true);
+    client_close(&client);
+}
+
 TEST(a_hung_or_failed_device_is_told_to_everyone) {
     struct running running = {0};
     struct client stream, whole;
@@ -187,20 +210,53 @@ TEST(a_hung_or_failed_device_is_told_to_everyone) {
     assert_false(accepts(port));
 }
 
+TEST(a_replica_that_fails_leaves_the_others) {
+    static const char body[] = "{\"prompt\":\"%s\",\"max_tokens\":9000,\"ignore_eos\":true,"
+                               "\"stream\":true}";
+    struct running running = {0};
+    struct client first, second;
+    struct answer answer;
+    const uint16_t port = free_port();
+    const struct rig rig = {.config.port = port};
+    char text[128];
+    atomic_store(&broken, false);
+    start_replicas(&running, port, 2);
+    wait_for_status(&rig, "/ready", 200, "ok");
+    client_open(&first, &rig);
+    client_open(&second, &rig);
+    snprintf(text, sizeof(text), body, "a");
+    send_completion(&first, text);
+    wait_for_token(&first);
+    snprintf(text, sizeof(text), body, "b");
+    send_completion(&second, text);
+    wait_for_token(&second);
+    atomic_store(&breaks, running.backends[1]);
+    atomic_store(&broken, true);
+    expect(&second, 200, "replica 1: pulled the plug");
+    wait_for_status(&rig, "/ready", 200, "ok");
+    get(&rig, "/metrics", &answer);
+    assert_non_null(strstr(answer.body, "quire_replica_healthy{replica=\"0\"} 1\n"));
+    assert_non_null(strstr(answer.body, "quire_replica_healthy{replica=\"1\"} 0\n"));
+    answer_fini(&answer);
+    for (int i = 0; i < 3; i++) { /* each goes to the replica that is left */
+        send_completion(&second, "{\"prompt\":\"c\",\"max_tokens\":2}");
+        expect(&second, 200, "\"completion_tokens\":2");
+    }
+    atomic_store(&breaks, NULL);
+    expect(&first, 200, "replica 0: pulled the plug");
+    client_close(&first);
+    client_close(&second);
+    stop_server(&running);
+    assert_int_equal(running.rc, ERR_DEVICE);
+    assert_string_equal(running.err.text, "the engine has failed: pulled the plug");
+}
+
 static void start_held(struct running *running, struct rig *rig) {
     atomic_store(&broken, false);
     atomic_store(&held, true);
     atomic_store(&n_loads, 0);
     rig->config.port = free_port();
     start_server(running, rig->config.port);
-}
-
-static void get(const struct rig *rig, const char *path, struct answer *answer) {
-    struct client client;
-    client_open(&client, rig);
-    client_get(&client, path);
-    client_read(&client, answer, true);
-    client_close(&client);
 }
 
 static void expect_get(const struct rig *rig, const char *path, unsigned status, const char *text) {

@@ -503,7 +503,7 @@ static void check_call(struct rig *rig, const char *path, const char *fields, co
     said[strlen(said) - 1] = 0;
     make_body(wanted, sizeof(wanted), expected);
     wanted[strlen(wanted) - 1] = 0;
-    fake_engine_answer(rig->server.engine, said + 1);
+    fake_engine_answer(rig->engine, said + 1);
     json_t *answer = rig_ask(rig, path, body, 200);
     rig_number_calls(answer);
     const json_t *list = json_object_get(answer, pointer);
@@ -556,7 +556,7 @@ static void check_stream(struct rig *rig, const char *call, const char *const *p
     make_body(body, sizeof(body), "'input':'q','stream':true," TOOLS);
     make_body(said, sizeof(said), call);
     said[strlen(said) - 1] = 0;
-    fake_engine_answer(rig->server.engine, said + 1);
+    fake_engine_answer(rig->engine, said + 1);
     struct http_exchange exchange = rig_post("/v1/responses", body);
     rig_begin(rig, &exchange);
     rig_finish(rig);

@@ -1,0 +1,57 @@
+/* replicas.h - the engines behind one port, each with the whole model, as if they were one
+ * (engine.h).
+ *
+ *   completions ─► replicas_submit() ─► router ─┬─► engine 0 ─┐
+ *                                               └─► engine 1 ─┴─► replicas_take_events()
+ *
+ * All requests of one submission go to the same replica.  An answer does not depend on which one it
+ * is: they have the same settings and as many pages.  One replica is called directly.
+ *
+ * A replica that fails ends its own requests, with an error that names it.  Later ones go to the
+ * others.
+ *
+ * Thread: loop, but for replicas_admit().  Memory: a few bytes for each sequence that runs. */
+#ifndef SERVER_REPLICAS_REPLICAS_H
+#define SERVER_REPLICAS_REPLICAS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/engine.h"
+
+struct replicas; /* opaque: the fields live in replicas.c */
+
+/* Takes n engines, at least 1, that have started; they are the caller's still if it fails.
+ * ERR_NOMEM. */
+int replicas_create(struct replicas **out, struct engine *const *engines, uint32_t n,
+                    bool prefix_caching, struct error *err);
+void replicas_destroy(struct replicas *replicas); /* NULL is allowed; stops first */
+
+uint32_t replicas_n(const struct replicas *replicas);
+/* Returns what each of them is. */
+const struct engine_info *replicas_info(const struct replicas *replicas);
+
+/* Does what the functions of these names in engine.h do.  Ids are unique among all replicas. */
+int replicas_check_room(struct replicas *replicas, uint32_t n_requests, struct error *err);
+int replicas_admit(struct replicas *replicas, struct engine_request *requests, uint32_t n_requests,
+                   struct error *err);
+int replicas_submit(struct replicas *replicas, struct engine_request *requests, uint32_t n_requests,
+                    uint64_t *ids, struct error *err);
+void replicas_cancel(struct replicas *replicas, uint64_t request_id);
+struct engine_event *replicas_take_events(struct replicas *replicas);
+double replicas_step_seconds(struct replicas *replicas); /* the longest of all */
+uint64_t replicas_disk_failure(struct replicas *replicas, struct error *out);
+void replicas_skip_saving(struct replicas *replicas);
+void replicas_stop(struct replicas *replicas);
+
+/* Writes what all of them have done together, or one of them. */
+void replicas_stats(struct replicas *replicas, struct engine_stats *out);
+void replicas_stats_of(struct replicas *replicas, uint32_t replica, struct engine_stats *out);
+
+/* Tells whether a replica has not failed; and how many have not. */
+bool replicas_is_healthy(const struct replicas *replicas, uint32_t replica);
+uint32_t replicas_n_healthy(const struct replicas *replicas);
+/* Returns true once for each replica that has failed: which it is, and why. */
+bool replicas_take_failure(struct replicas *replicas, uint32_t *replica, struct error *why);
+
+#endif
