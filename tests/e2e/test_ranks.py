@@ -1,0 +1,114 @@
+"""--tensor-parallel-size with what reads and writes tokens beside the model: guesses and grammars.
+
+A sum over ranks is rounded in another place than one rank's, so a greedy text may turn where two tokens are
+nearly equally likely, and nowhere else.  With the same number of ranks the bits of a row are the same, alone
+and in company: there texts must be equal.  The engine alone is compared by tests/engine/test_team.c."""
+import re
+
+import pytest
+
+from composition import prompt_of
+from server import DEVICE, SLOW, Server
+from test_structured import PERSON, has_library, is_person
+
+N_ANSWERS = 6 if SLOW else 10
+NEAR_TIE = 0.02  # of log-probabilities
+pytestmark = pytest.mark.skipif(DEVICE != "cpu", reason="each rank has a GPU of its own")
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    """The default model on one rank: it repeats what it reads, so that guesses are right."""
+    with Server(tmp_path_factory.mktemp("one"), "--max-model-len", 2048) as shared:
+        yield shared
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def ranks(tmp_path_factory, request):
+    """The same on two ranks, and on four, which is more than its KV heads.  Tests must leave it idle."""
+    with Server(tmp_path_factory.mktemp("ranks"), "--max-model-len", 2048,
+                "--tensor-parallel-size", request.param) as shared:
+        yield shared
+
+
+def ask(server, prompt, **parameters):
+    answer = server.complete(prompt, return_token_ids=True, logprobs=2, **{"max_tokens": 40, **parameters})
+    choice = answer["choices"][0]
+    return choice["token_ids"], choice["logprobs"]["top_logprobs"], answer
+
+
+def assert_like(ours, theirs):
+    """The same tokens, up to one where the two best were nearly equal."""
+    for at, (a, b) in enumerate(zip(ours[0], theirs[0])):
+        if a == b:
+            continue
+        best = sorted(theirs[1][at].values(), reverse=True)
+        assert best[0] - best[1] < NEAR_TIE, (at, theirs[1][at], ours[1][at])
+        return
+    assert len(ours[0]) == len(theirs[0])
+
+
+def quoting(i):
+    """A prompt whose end has been there before."""
+    ids = prompt_of(90 + 37 * (i % 7), i)
+    return ids + ids[:14]
+
+
+@pytest.mark.parametrize("temperature", [0, 0.6])
+def test_guesses_change_no_answer(ranks, temperature):
+    n_accepted = n_rejected = 0
+    for i in range(N_ANSWERS):
+        parameters = {"temperature": temperature, "seed": i, "ignore_eos": True}
+        guessed = ask(ranks, quoting(i), speculation="suffix", **parameters)
+        assert guessed[0] == ask(ranks, quoting(i), speculation="off", **parameters)[0]
+        spent = guessed[2]["usage"]["speculation"]
+        n_accepted += spent["accepted"]
+        n_rejected += spent["drafted"] - spent["accepted"]
+    assert n_accepted > 0 and n_rejected > 0
+    ranks.wait_idle()
+
+
+def test_guessed_answers_are_those_of_one_rank(one, ranks):
+    for i in range(N_ANSWERS):
+        assert_like(ask(ranks, quoting(i), speculation="suffix", ignore_eos=True),
+                    ask(one, quoting(i), speculation="off", ignore_eos=True))
+    ranks.wait_idle()
+
+
+GRAMMARS = [{"guided_json": PERSON}, {"guided_regex": "[a-f]{3,9}-[0-9]{1,6}x"},
+            {"guided_choice": ["north", "south", "northwest"]}]
+
+
+@pytest.mark.parametrize("grammar", GRAMMARS, ids=lambda grammar: next(iter(grammar)))
+def test_grammars_allow_what_they_allow_one_rank(one, ranks, grammar):
+    if not has_library(one):
+        pytest.skip("built without xgrammar")
+    n_whole = 0
+    for i in range(N_ANSWERS // 2):
+        parameters = {"temperature": 0, "max_tokens": 120, **grammar}
+        text = f"Number {i}: write what is asked for. "
+        ours, theirs = ask(ranks, text, **parameters), ask(one, text, **parameters)
+        assert_like(ours, theirs)
+        choice = ours[2]["choices"][0]
+        if choice["finish_reason"] != "stop":
+            continue
+        n_whole += 1
+        if "guided_json" in grammar:
+            assert is_person(choice["text"])
+        elif "guided_regex" in grammar:
+            assert re.fullmatch(grammar["guided_regex"], choice["text"])
+        else:
+            assert choice["text"] in grammar["guided_choice"]
+    assert n_whole > 0
+    ranks.wait_idle()
+
+
+def test_sampled_grammars_hold(ranks):
+    """Many at once: each step masks the tokens that rank 0 samples."""
+    if not has_library(ranks):
+        pytest.skip("built without xgrammar")
+    answer = ranks.complete("x", n=8, temperature=1.0, seed=3, max_tokens=200,
+                            guided_json=PERSON)
+    whole = [c["text"] for c in answer["choices"] if c["finish_reason"] == "stop"]
+    assert whole and all(is_person(text) for text in whole)
+    ranks.wait_idle()
