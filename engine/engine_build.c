@@ -415,8 +415,8 @@ static int alloc_stored_states(struct engine *e, uint32_t n, struct error *err) 
 /* Takes half of the host pool's memory for checkpoints that leave their slots, if two fit. */
 static int create_state_store(struct engine *e, struct error *err) {
     struct backend *be = e->config.backend;
-    const bool can_copy = be->ops->host_pool && be->ops->recurrent && be->ops->recurrent->copy;
-    if (state_bytes(e) == 0 || !can_copy || !e->config.prefix_caching) return 0;
+    const bool is_of_use = be->ops->host_pool && e->config.prefix_caching;
+    if (state_bytes(e) == 0 || !is_of_use) return 0;
     const uint64_t n = e->config.host_pool_bytes / 2 / state_bytes(e);
     if (n < 2) return 0;
     e->info.n_stored_states = (uint32_t)min_u64(n, MOST_STORED_STATES);

@@ -214,16 +214,6 @@ static bool cpu_recurrent_takes(const struct backend *be, const struct recurrent
     return shape->v_dim % DELTA_UNIT == 0;
 }
 
-static int cpu_recurrent_copy(struct backend *be, const struct state_copy_args *args,
-                              struct error *err) {
-    char *slot = state_at(args->states, args->slot, 0);
-    (void)be, (void)err;
-    memcpy(args->back ? slot : args->host, args->back ? args->host : slot,
-           args->states->slot_bytes);
-    return 0;
-}
-
 const struct recurrent_ops cpu_recurrent_ops = {.takes = cpu_recurrent_takes,
                                                 .workspace = cpu_recurrent_workspace,
-                                                .run = cpu_recurrent,
-                                                .copy = cpu_recurrent_copy};
+                                                .run = cpu_recurrent};

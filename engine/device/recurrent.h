@@ -27,7 +27,9 @@
  * Sums are f32, and so are gates, S, and all between the convolution and `out`.  A state does not
  * depend on how the rows before it were cut into steps, but for rounding of f32 sums.
  *
- * The layout of a slot's bytes is private to the backend; only its size is known.
+ * The layout of a slot's bytes is private to the backend; only its size is known.  So between two
+ * steps a state can be copied to the host's memory, and back to any slot (backend_ops.download(),
+ * upload()).
  *
  * Thread: engine.  Memory: arguments are the caller's; the workspace has workspace() bytes and need
  * not keep anything between two calls. */
@@ -126,14 +128,6 @@ struct recurrent_args {
     void *out; /* act [n_rows, n_v_heads * v_dim], packed */
 };
 
-/* Copies a slot to the host's memory (host_pool_ops.alloc()), or back. */
-struct state_copy_args {
-    const struct state_pool *states;
-    uint32_t slot;
-    void *host; /* [slot_bytes] */
-    bool back;  /* from there to the slot */
-};
-
 /* NULL in backend_ops: the backend cannot run models with recurrent layers. */
 struct recurrent_ops {
     /* Returns true if the device has kernels for this shape. */
@@ -142,9 +136,6 @@ struct recurrent_ops {
     size_t (*workspace)(const struct backend *be, const struct recurrent_shape *shape,
                         uint32_t n_rows);
     int (*run)(struct backend *be, const struct recurrent_args *args, struct error *err);
-    /* Copies a state in the order of submission, between steps.  NULL: states stay on the
-     * device. */
-    int (*copy)(struct backend *be, const struct state_copy_args *args, struct error *err);
 };
 
 #endif

@@ -114,9 +114,11 @@ static int copy(const struct checkpoints *list, uint32_t slot, uint32_t place, b
                 struct error *err) {
     int code = 0;
     for (const struct checkpoint_store *s = &list->store; s && !code; s = s->next) {
-        const struct state_copy_args args = {s->states, slot,
-                                             s->base + place * s->states->slot_bytes, back};
-        code = s->be->ops->recurrent->copy(s->be, &args, err);
+        const struct backend_ops *ops = s->be->ops;
+        const size_t bytes = s->states->slot_bytes;
+        char *at = state_at(s->states, slot, 0), *host = s->base + place * bytes;
+        code = back ? ops->upload(s->be, at, host, bytes, err)
+                    : ops->download(s->be, host, at, bytes, err);
     }
     return code;
 }

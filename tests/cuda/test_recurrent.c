@@ -7,6 +7,7 @@
  * outputs are compared loosely; kernels/delta_test.cu compares states closely. */
 #include "tests/cuda/cuda_test.h"
 
+#include "engine/device/host_pool.h"
 #include "engine/device/recurrent.h"
 #include "engine/device/step.h"
 
@@ -137,9 +138,29 @@ static void run_step(struct backend *be, struct layer *l, const struct values *v
     for (int k = 0; k < 4; k++) release(be, memory[k]);
 }
 
-/* Runs all steps on a backend; outputs of step i are in out[i]. */
+/* Moves every state to the host pool's memory and back, over what makes of it no number. */
+static void move_states(struct backend *be, const struct state_pool *states) {
+    const size_t bytes = states->slot_bytes;
+    struct error err = {0};
+    void *host;
+    char *nan = malloc(bytes);
+    memset(nan, 0xff, bytes);
+    must(be->ops->host_pool->alloc(be, N_SLOTS * bytes, &host, &err), &err);
+    for (uint32_t i = 0; i < N_SLOTS; i++) {
+        char *slot = state_at(states, i, 0), *copy = (char *)host + i * bytes;
+        must(be->ops->download(be, copy, slot, bytes, &err), &err);
+        must(be->ops->upload(be, slot, nan, bytes, &err), &err);
+        must(be->ops->upload(be, slot, copy, bytes, &err), &err);
+    }
+    must(be->ops->sync(be, &err), &err);
+    be->ops->host_pool->free(be, host);
+    free(nan);
+}
+
+/* Runs all steps on a backend; outputs of step i are in out[i].  moves: states leave the device
+ * between steps, and come back. */
 static void run_steps(struct backend *be, const struct recurrent_shape *s, const struct values *v,
-                      float *out[N_STEPS]) {
+                      bool moves, float *out[N_STEPS]) {
     const enum element element = be == gpu ? ELEMENT_BF16 : ELEMENT_F32;
     const uint32_t n_channels = recurrent_n_channels(s);
     struct layer l = {.conv = plain(be, v->conv, element, n_channels, s->width),
@@ -151,27 +172,33 @@ static void run_steps(struct backend *be, const struct recurrent_shape *s, const
     l.conv.rows = 1;
     const size_t bytes = N_SLOTS * l.states.slot_bytes;
     l.states.base = be == gpu ? gpu_poison(bytes / sizeof(float), ELEMENT_F32) : malloc(bytes);
-    for (uint32_t i = 0; i < N_STEPS; i++) run_step(be, &l, v, i, out[i]);
+    for (uint32_t i = 0; i < N_STEPS; i++) {
+        run_step(be, &l, v, i, out[i]);
+        if (moves) move_states(be, &l.states);
+    }
     const void *owned[] = {l.conv.data, l.a_log.data, l.dt_bias.data, l.norm.data, l.states.base};
     for (size_t i = 0; i < COUNT(owned); i++) release(be, owned[i]);
 }
 
 static void check_shape(const struct recurrent_shape *s) {
     struct values v;
-    float *got[N_STEPS], *expected[N_STEPS];
+    float *got[N_STEPS], *expected[N_STEPS], *moved[N_STEPS];
     make_values(&v, s);
     assert_true(gpu->ops->recurrent->takes(gpu, s));
     for (uint32_t i = 0; i < N_STEPS; i++) {
         const size_t n = (size_t)rows_of(i) * s->n_v_heads * s->v_dim;
         got[i] = random_floats(n);
         expected[i] = random_floats(n);
+        moved[i] = random_floats(n);
     }
-    run_steps(cpu, s, &v, expected);
-    run_steps(gpu, s, &v, got);
+    run_steps(cpu, s, &v, false, expected);
+    run_steps(gpu, s, &v, false, got);
+    run_steps(gpu, s, &v, true, moved);
     for (uint32_t i = 0; i < N_STEPS; i++) {
-        assert_near(got[i], expected[i], (size_t)rows_of(i) * s->n_v_heads * s->v_dim, tolerance,
-                    "a recurrent layer");
-        free(got[i]), free(expected[i]);
+        const size_t n = (size_t)rows_of(i) * s->n_v_heads * s->v_dim;
+        assert_near(got[i], expected[i], n, tolerance, "a recurrent layer");
+        assert_memory_equal(moved[i], got[i], n * sizeof(float));
+        free(got[i]), free(expected[i]), free(moved[i]);
     }
     free_values(&v);
 }
