@@ -118,9 +118,22 @@ static void sum_weights(struct engine *e) {
     }
 }
 
+/* Returns the tokens of a prompt that a step must not cut (kv_space.prompt_unit). */
+static uint32_t prompt_unit(const struct engine_config *c, const struct model_config *model) {
+    return c->batch_invariant && model->recurrent.n_layers > 0 ? c->backend->ops->recurrent->chunk
+                                                               : 0;
+}
+
 /* Refuses what the states of recurrent layers do not go with yet. */
 static int check_recurrent(const struct engine_config *c, const struct model_config *model,
                            struct error *err) {
+    const uint32_t n_rows = c->max_num_seqs - 1 + prompt_unit(c, model);
+    if (c->max_batched_tokens < n_rows)
+        return error_set(err, ERR_INVALID,
+                         "--max-num-batched-tokens (%" PRIu32 ") must be at least %" PRIu32
+                         " with this --max-num-seqs: under --batch-invariant recurrent layers take "
+                         "%" PRIu32 " tokens of a prompt at a time",
+                         c->max_batched_tokens, n_rows, prompt_unit(c, model));
     if (model->recurrent.n_layers == 0 || !c->disk_path) return 0;
     return error_set(err, ERR_INVALID,
                      "--kv-disk-path does not go with a model that has recurrent layers: their "
@@ -563,6 +576,7 @@ static int create_memory(struct engine *e, struct error *err) {
     e->space.groups = c->groups;
     e->space.n_groups = e->info.selections ? c->n_groups : 0;
     e->space.batch_invariant = c->batch_invariant;
+    e->space.prompt_unit = prompt_unit(c, model);
     if ((code = engine_disk_begin(&e->disk, c, e->ranks->model, &e->space, err))) return code;
     code = page_pool_create(&e->space.pool, e->ranks->kv.n_pages, err);
     if (!code && c->prefix_caching) code = prefix_cache_create(&e->space.cache, &e->space, err);

@@ -170,4 +170,5 @@ static int cuda_recurrent_run(struct backend *be, const struct recurrent_args *a
 
 const struct recurrent_ops cuda_recurrent_ops = {.takes = cuda_recurrent_takes,
                                                  .workspace = cuda_recurrent_workspace,
-                                                 .run = cuda_recurrent_run};
+                                                 .run = cuda_recurrent_run,
+                                                 .chunk = CHUNK_ROWS};

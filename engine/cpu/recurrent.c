@@ -216,4 +216,5 @@ static bool cpu_recurrent_takes(const struct backend *be, const struct recurrent
 
 const struct recurrent_ops cpu_recurrent_ops = {.takes = cpu_recurrent_takes,
                                                 .workspace = cpu_recurrent_workspace,
-                                                .run = cpu_recurrent};
+                                                .run = cpu_recurrent,
+                                                .chunk = 1};

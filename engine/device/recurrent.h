@@ -136,6 +136,9 @@ struct recurrent_ops {
     size_t (*workspace)(const struct backend *be, const struct recurrent_shape *shape,
                         uint32_t n_rows);
     int (*run)(struct backend *be, const struct recurrent_args *args, struct error *err);
+    /* Rows of a prompt that are computed together: from a multiple of so many tokens of the text up
+     * to the next.  The bits of a state depend on steps that end between two. */
+    uint32_t chunk;
 };
 
 #endif

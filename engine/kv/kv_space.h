@@ -58,7 +58,10 @@ struct kv_space {
      * checkpoints.  A text leaves one every checkpoint_tokens tokens. */
     struct page_pool *state_slots;
     struct checkpoints *checkpoints;
-    uint32_t checkpoint_tokens;   /* a multiple of PAGE_TOKENS */
+    uint32_t checkpoint_tokens; /* a multiple of PAGE_TOKENS */
+    /* Steps cut prompts only behind a multiple of so many tokens, at the prompt's end, and where a
+     * policy cuts it; 0: anywhere.  Of batch-invariant spaces (recurrent_ops.chunk). */
+    uint32_t prompt_unit;
     const uint32_t *windows;      /* as in struct step */
     uint32_t window;              /* the largest; 0: there is none, or sequences keep all pages */
     struct page_io io;            /* the memory of pages and host blocks */

@@ -118,6 +118,14 @@ static uint32_t sparse_chunk_rows(uint32_t n_stored, uint32_t n_left, uint32_t m
     return n_rows;
 }
 
+/* Returns how many rows behind n_stored tokens the next chunk has: `whole`, or at most `most` where
+ * it may be cut. */
+static uint32_t chunk_rows(const struct prefill_queue *p, uint32_t n_stored, uint32_t whole,
+                           uint32_t most) {
+    if (whole <= most || p->space->prompt_unit == 0) return min_u32(whole, most);
+    return most - min_u32(most, (n_stored + most) % p->space->prompt_unit);
+}
+
 struct planned_rows prefill_queue_next_rows(const struct prefill_queue *p,
                                             const struct prefill_budget *budget,
                                             struct sequence *seq, uint32_t n_left, bool starts) {
@@ -133,7 +141,7 @@ struct planned_rows prefill_queue_next_rows(const struct prefill_queue *p,
     if (n_left <= 1) return rows;
     const uint32_t most = fitting_rows(p, budget, &rows);
     if (seq->prefill_order == PREFILL_CHUNKED)
-        rows.n = min_u32(min_u32(n_left, most), grant.n_rows);
+        rows.n = chunk_rows(p, n_tokens, min_u32(n_left, grant.n_rows), most);
     else
         rows.n = sparse_chunk_rows(n_tokens, seq->n_prompt - n_tokens,
                                    min_u32(most, seq->prefill.chunk), &seq->is_sparse_chunk);
@@ -146,6 +154,7 @@ void prefill_queue_place(const struct prefill_queue *p, struct prefill_budget *b
                          struct sequence *seq, const struct planned_rows *rows) {
     const uint32_t n = rows->is_chunk ? rows->n : rows->n_drafts;
     seq->n_rows = rows->n + rows->n_drafts;
+    budget->is_spent |= rows->is_chunk && n == 0; /* what is left is too little for any chunk */
     if (n == 0) return;
     budget->n_rows -= n;
     const double work = step_time_work(&p->step_time, STEP_TIME_ALL, n, rows->n_seen);

@@ -48,6 +48,7 @@ int scheduler_create(struct scheduler **out, const struct scheduler_config *conf
     const uint32_t max_rows = config->max_rows, max_seqs = config->max_seqs;
     assert(max_seqs >= 1 && max_rows >= max_seqs);
     assert(config->max_long_rows == 0 || max_rows >= SPARSE_TILE);
+    assert(max_rows + 1 >= max_seqs + config->space->prompt_unit);
     struct scheduler *s = calloc(1, sizeof(*s));
     if (!s) return error_set(err, ERR_NOMEM, "no memory for the scheduler");
     s->space = config->space;

@@ -59,7 +59,8 @@ enum { MAX_INFLIGHT = 2 };
 /* What scheduler_create() needs; copied. */
 struct scheduler_config {
     const struct kv_space *space; /* borrowed */
-    uint32_t max_rows, max_seqs;  /* of a step; max_rows >= max_seqs >= 1 */
+    uint32_t max_rows, max_seqs;  /* of a step; max_rows >= max_seqs >= 1, and there are
+                                     prompt_unit rows beside those of all other sequences */
     uint32_t max_long_rows;       /* of a layer-major prompt; 0: no prompt is layer-major */
     uint64_t max_prompt_slots; /* that all prefill chunks of a step may see together; 0: no limit.
                                   A step may have one chunk in any case */

@@ -459,6 +459,12 @@ static void run_slice(struct fixture *f, struct batch *batch) {
     }
 }
 
+/* A chunk ends at the prompt's end, or behind a unit of it. */
+static void check_cut(const struct fixture *f, const struct batch *batch, uint32_t seq) {
+    const uint32_t n_stored = batch->entries[seq].n_stored, unit = f->space.prompt_unit;
+    assert_true(unit == 0 || n_stored == batch->entries[seq].seq->n_prompt || n_stored % unit == 0);
+}
+
 /* A step's tokens, and the hashes of all that each row sees. */
 struct ran_rows {
     uint32_t *tokens, *hashes;
@@ -477,6 +483,7 @@ static struct ran_rows run_rows(struct fixture *f, struct batch *batch) {
         assert_int_equal(seq->first_row, row);
         const bool decoding = s < step->n_decode;
         if (decoding) assert_int_equal(seq->n_rows, 1);
+        else check_cut(f, batch, s);
         assert_true(!seq->select || (decoding && batch->selects));
         for (uint32_t l = 0; l < f->space.n_layers; l++) {
             const struct row_set rows = {tokens + row,

@@ -53,6 +53,8 @@ static void check_selected(const struct engine_stats *stats, const struct client
     assert_true((device.n_stored > 0) == some);
 }
 
+static uint32_t prompt_unit; /* of the batch-invariant loads to come */
+
 static struct engine_stats random_load(enum mix mixed, bool batch_invariant, uint32_t n_pages,
                                        uint32_t max_rows, uint32_t max_seqs, unsigned seed) {
     enum { N = 300 };
@@ -65,6 +67,7 @@ static struct engine_stats random_load(enum mix mixed, bool batch_invariant, uin
     print_message("pages %u rows %u seqs %u seed %u\n", n_pages, max_rows, max_seqs, seed);
     fixture_init(&f, n_pages, max_rows, max_seqs);
     f.space.batch_invariant = batch_invariant;
+    f.space.prompt_unit = prompt_unit;
     if (mixed == HALF_SELECT) fixture_add_store(&f, n_pages / 2);
     srand(seed);
     for (uint32_t i = 0, n = 1; i < N || scheduler_n_live(f.scheduler) + f.n_inflight > 0; n++) {
@@ -151,6 +154,17 @@ TEST(each_token_is_computed_by_the_kernel_of_its_kind) {
     full_load(true, (struct load){12, 33, 8, 3});
     full_load(true, (struct load){40, 65, 4, 4}); /* a prompt's last piece is often one row */
     full_load(true, (struct load){14, 1, 1, 5});
+}
+
+/* The fixture looks where chunks end. */
+TEST(prompts_are_cut_behind_whole_units) {
+    prompt_unit = 64;
+    full_load(true, (struct load){MAX_PAGES, 512, 16, 1});
+    full_load(true, (struct load){40, 71, 8, 2});
+    full_load(true, (struct load){40, 100, 4, 3});
+    prompt_unit = 16;
+    full_load(true, (struct load){12, 33, 8, 4});
+    prompt_unit = 0;
 }
 
 TEST(a_request_longer_than_the_pool_is_refused) {
