@@ -15,6 +15,7 @@
 #include "engine/device/select.h"
 #include "engine/device/sparse.h"
 #include "engine/device/step.h"
+#include "engine/engine_check.h"
 #include "engine/grammar/grammar_cache.h"
 #include "engine/kv/checkpoints.h"
 #include "engine/kv/page_pool.h"
@@ -45,8 +46,7 @@ static bool uses_system_memory(const struct engine *e) {
 
 /* Refuses weights in no file that do not fit.  Nothing else stops them: pages that are written one
  * after the other end with the process killed, without a word. */
-static int check_own_weights(const void *ctx, uint64_t bytes, struct error *err) {
-    const struct engine *e = ctx;
+static int check_own_weights(const struct engine *e, uint64_t bytes, struct error *err) {
     struct system_memory memory;
     const double gib = 1 << 30;
     if (bytes == 0 || !uses_system_memory(e)) return 0;
@@ -58,6 +58,15 @@ static int check_own_weights(const void *ctx, uint64_t bytes, struct error *err)
                                                 "device does not read their format: they",
                      (double)bytes / gib, (double)memory.available / gib,
                      *memory.limit ? memory.limit : "MemAvailable of /proc/meminfo");
+}
+
+/* Refuses settings that do not go with the model, and weights that do not fit, before any weight is
+ * loaded. */
+static int check_model(const void *ctx, const struct model_config *model, uint64_t bytes,
+                       struct error *err) {
+    const struct engine *e = ctx;
+    const int code = engine_check(&e->config, model, err);
+    return code ? code : check_own_weights(e, bytes, err);
 }
 
 /* Returns the bytes of all experts, but for shared ones. */
@@ -93,7 +102,7 @@ static int load_ranks(struct engine *e, struct error *err) {
                                   .random_format = c->random_format,
                                   .context = c->max_model_len,
                                   .n_ranks = c->backend->n_ranks,
-                                  .check = check_own_weights,
+                                  .check = check_model,
                                   .check_ctx = e,
                                   .progress = tell_progress,
                                   .ctx = &loading};
@@ -118,28 +127,6 @@ static void sum_weights(struct engine *e) {
     }
 }
 
-/* Returns the tokens of a prompt that a step must not cut (kv_space.prompt_unit). */
-static uint32_t prompt_unit(const struct engine_config *c, const struct model_config *model) {
-    return c->batch_invariant && model->recurrent.n_layers > 0 ? c->backend->ops->recurrent->chunk
-                                                               : 0;
-}
-
-/* Refuses what the states of recurrent layers do not go with yet. */
-static int check_recurrent(const struct engine_config *c, const struct model_config *model,
-                           struct error *err) {
-    const uint32_t n_rows = c->max_num_seqs - 1 + prompt_unit(c, model);
-    if (c->max_batched_tokens < n_rows)
-        return error_set(err, ERR_INVALID,
-                         "--max-num-batched-tokens (%" PRIu32 ") must be at least %" PRIu32
-                         " with this --max-num-seqs: under --batch-invariant recurrent layers take "
-                         "%" PRIu32 " tokens of a prompt at a time",
-                         c->max_batched_tokens, n_rows, prompt_unit(c, model));
-    if (model->recurrent.n_layers == 0 || !c->disk_path) return 0;
-    return error_set(err, ERR_INVALID,
-                     "--kv-disk-path does not go with a model that has recurrent layers: their "
-                     "states are not written to the disk");
-}
-
 static int load_files(struct engine *e, struct error *err) {
     const struct engine_config *c = &e->config;
     int code = c->tokens_only ? 0 : tokenizer_load(&e->tokenizer, c->model_dir, err);
@@ -147,11 +134,6 @@ static int load_files(struct engine *e, struct error *err) {
     if (!code) code = add_tokenizers_end(e, err);
     if (code) return code;
     const struct model_config *model = e->ranks->model->whole;
-    if ((code = check_recurrent(c, model, err))) return code;
-    if (c->max_model_len > model->max_position)
-        return error_set(err, ERR_INVALID,
-                         "--max-model-len (%" PRIu32 ") is more than the model's context, %" PRIu32,
-                         c->max_model_len, model->max_position);
     e->info.max_model_len = c->max_model_len ? c->max_model_len : model->max_position;
     e->info.model = model;
     e->info.weights = &e->ranks->model->tally;
@@ -461,39 +443,6 @@ static int create_pages(struct engine *e, struct error *err) {
     return alloc_pages(e, err);
 }
 
-/* Tells whether the filter and the first and last layer that follow it have full attention. */
-static bool has_full_attention(const struct layer_group *group, const uint32_t *windows) {
-    return !layer_has_window(windows, group->filter) && !layer_has_window(windows, group->first) &&
-           !layer_has_window(windows, group->end - 1);
-}
-
-static int check_groups(const struct engine *e, struct error *err) {
-    uint32_t end = 0;
-    if (e->config.n_groups > 0 && e->ranks->model->config.recurrent.n_layers > 0)
-        return error_set(err, ERR_INVALID,
-                         "filter layers (--filters-file) do not go with a model that has recurrent "
-                         "layers");
-    for (uint32_t i = 0; i < e->config.n_groups; i++) {
-        const struct layer_group *group = &e->config.groups[i];
-        if (group->filter < end || group->filter >= group->first || group->first >= group->end ||
-            group->end > e->ranks->model->whole->n_layers)
-            return error_set(err, ERR_INVALID,
-                             "the layers that follow filter layer %" PRIu32
-                             " must be layers of the model, and must not follow another filter",
-                             group->filter);
-        if (!has_full_attention(group, e->ranks->model->whole->windows))
-            return error_set(err, ERR_INVALID,
-                             "filter layer %" PRIu32
-                             ", and the first and last layer that follow it, must have no window",
-                             group->filter);
-        end = group->end;
-    }
-    return e->config.n_groups <= MAX_LAYER_GROUPS
-               ? 0
-               : error_set(err, ERR_INVALID, "there must be at most %d filter layers",
-                           MAX_LAYER_GROUPS);
-}
-
 /* Gives every rank its parts of the host blocks. */
 static int alloc_host_pools(struct engine *e, struct error *err) {
     int code = 0;
@@ -512,9 +461,7 @@ static int alloc_host_pools(struct engine *e, struct error *err) {
 static int create_host_pool(struct engine *e, struct error *err) {
     struct host_pool *store = &e->ranks->store;
     e->info.selections = memory_plan_selections(&e->config);
-    int code = check_groups(e, err);
-    if (code) return code;
-    code = memory_plan_host_pool(store, &e->config, &e->ranks->model->config, err);
+    int code = memory_plan_host_pool(store, &e->config, &e->ranks->model->config, err);
     if (code || store->n_blocks == 0) return code;
     e->info.host_pool_bytes =
         team_n_ranks(e->team) * store->n_blocks * (uint64_t)host_pool_block_bytes(store);
@@ -576,7 +523,7 @@ static int create_memory(struct engine *e, struct error *err) {
     e->space.groups = c->groups;
     e->space.n_groups = e->info.selections ? c->n_groups : 0;
     e->space.batch_invariant = c->batch_invariant;
-    e->space.prompt_unit = prompt_unit(c, model);
+    e->space.prompt_unit = engine_prompt_unit(c, model);
     if ((code = engine_disk_begin(&e->disk, c, e->ranks->model, &e->space, err))) return code;
     code = page_pool_create(&e->space.pool, e->ranks->kv.n_pages, err);
     if (!code && c->prefix_caching) code = prefix_cache_create(&e->space.cache, &e->space, err);
@@ -590,7 +537,6 @@ static int create_memory(struct engine *e, struct error *err) {
 static int describe_prefill(struct engine *e, struct error *err) {
     const struct model_config *model = e->ranks->model->whole;
     struct prefill_support *support = &e->shared.prefill;
-    if (e->config.patterns && admit_patterns(model, e->config.patterns, err)) return ERR_INVALID;
     *support = (struct prefill_support){.available = e->info.sparse_prefill,
                                         .patterns = e->config.patterns,
                                         .n_heads_in_all = model->n_layers * model->n_heads,

@@ -344,13 +344,13 @@ static int choose_head(struct loader *l) {
     return 0;
 }
 
-/* Asks whether there is memory for the weights that no file has in the form that is loaded. */
-static int check_memory(const struct loader *l) {
+/* Asks whether the model is to be loaded. */
+static int check_source(const struct loader *l) {
     const struct weight_tally *tally = &l->model->tally;
     const uint64_t own =
         l->model->random ? tally->bytes : tally->converted_bytes + tally->repacked_bytes;
     if (!l->source->check) return 0;
-    return l->source->check(l->source->check_ctx, own, l->err);
+    return l->source->check(l->source->check_ctx, l->model->whole, own, l->err);
 }
 
 /* Refuses what the device's ranks cannot compute together. */
@@ -412,7 +412,7 @@ static bool head_is_embedding(const struct model *model) {
 
 static int load_weights(struct loader *l) {
     struct model *model = l->model;
-    int rc = check_memory(l);
+    int rc = check_source(l);
     if (!rc) rc = tell(l);
     if (!rc) rc = visit_weights(l, move_weight);
     if (rc) return rc;

@@ -165,9 +165,10 @@ struct model_source {
     uint32_t context;                          /* as in model_config_load() */
     uint32_t n_ranks, rank; /* what is loaded is this rank's; n_ranks 0: all of the model */
     /* Called once all sizes are known, before the first weight is made; ERR_* ends the loading.
-     * Gets the bytes of weights that are in no file: random, converted and repacked ones.
-     * May be NULL. */
-    int (*check)(const void *check_ctx, uint64_t bytes, struct error *err);
+     * Gets the whole model's configuration, and the bytes of weights that are in no file: random,
+     * converted and repacked ones.  May be NULL. */
+    int (*check)(const void *check_ctx, const struct model_config *model, uint64_t bytes,
+                 struct error *err);
     const void *check_ctx;
     /* Gets the bytes that the backend has, and all; called at the start and after each weight.
      * Returns true, or false to end the loading with ERR_STOPPED. */

@@ -81,32 +81,43 @@ static void a_cache_below_one_text(struct engine_config *c) {
     c->kv_cache_bytes = 1 << 16;
 }
 
+static bool note_loading(void *ctx, uint64_t done, uint64_t total) {
+    (void)done, (void)total;
+    *(bool *)ctx = true;
+    return true;
+}
+
 TEST(settings_that_cannot_work_are_refused_by_name) {
     static const struct {
         void (*change)(struct engine_config *config);
         int code;
         const char *words;
+        bool needs_weights; /* it is refused once they are loaded */
     } rows[] = {
-        {no_sequence, ERR_INVALID, "--max-num-seqs"},
-        {fewer_rows_than_sequences, ERR_INVALID, "--max-num-batched-tokens"},
-        {more_than_the_context, ERR_INVALID, "--max-model-len"},
-        {a_disk_without_prefixes, ERR_INVALID, "--kv-disk-path"},
-        {a_feed_without_prefixes, ERR_INVALID, "--kv-events"},
-        {too_large_patterns, ERR_INVALID, "the pattern of layer 0, head 3"},
-        {unknown_patterns, ERR_INVALID, "the pattern of layer 0, head 3"},
-        {mixed_patterns, ERR_INVALID, "the pattern of layer 0, head 3"},
-        {a_tiny_host_pool, ERR_INVALID, "--kv-offload-size"},
-        {groups_behind_the_last_layer, ERR_INVALID, "filter layer 2"},
-        {too_many_groups, ERR_INVALID, "at most 8 filter layers"},
-        {a_cache_below_one_text, ERR_NOMEM, "--max-model-len"},
+        {no_sequence, ERR_INVALID, "--max-num-seqs", false},
+        {fewer_rows_than_sequences, ERR_INVALID, "--max-num-batched-tokens", false},
+        {more_than_the_context, ERR_INVALID, "--max-model-len", false},
+        {a_disk_without_prefixes, ERR_INVALID, "--kv-disk-path", false},
+        {a_feed_without_prefixes, ERR_INVALID, "--kv-events", false},
+        {too_large_patterns, ERR_INVALID, "the pattern of layer 0, head 3", false},
+        {unknown_patterns, ERR_INVALID, "the pattern of layer 0, head 3", false},
+        {mixed_patterns, ERR_INVALID, "the pattern of layer 0, head 3", false},
+        {a_tiny_host_pool, ERR_INVALID, "--kv-offload-size", true},
+        {groups_behind_the_last_layer, ERR_INVALID, "filter layer 2", false},
+        {too_many_groups, ERR_INVALID, "at most 8 filter layers", false},
+        {a_cache_below_one_text, ERR_NOMEM, "--max-model-len", true},
     };
     for (size_t i = 0; i < COUNT(rows); i++) {
         struct engine_config config = plain_config();
         struct engine *engine = NULL;
         struct error err = {0};
+        bool loads = false;
+        config.load_progress = note_loading;
+        config.load_ctx = &loads;
         rows[i].change(&config);
         assert_int_equal(engine_create(&engine, &config, &err), rows[i].code);
         if (!strstr(err.text, rows[i].words)) fail_msg("'%s': %s", rows[i].words, err.text);
+        assert_int_equal(loads, rows[i].needs_weights);
         assert_null(engine);
     }
 }
