@@ -4,20 +4,11 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "engine/base/age_list.h"
 #include "engine/base/error.h"
 #include "engine/device/backend.h"
 #include "engine/device/recurrent.h"
 #include "engine/kv/page_pool.h"
-
-struct entry {
-    uint32_t block; /* CHECKPOINT_NONE: it is no checkpoint */
-    uint32_t older, newer;
-};
-
-/* Checkpoints by age. */
-struct age_list {
-    uint32_t oldest, newest;
-};
 
 struct checkpoints {
     struct page_pool *slots, *places; /* places: of the store; NULL: there is none */
@@ -25,7 +16,8 @@ struct checkpoints {
     uint32_t n_slots;
     struct age_list in_slots, stored;
     struct checkpoint_stats stats;
-    struct entry *entries; /* [n_slots + store.n] */
+    uint32_t *blocks;      /* [n_slots + store.n]; CHECKPOINT_NONE: it is no checkpoint */
+    struct age_link *ages; /* [n_slots + store.n] */
 };
 
 int checkpoints_create(struct checkpoints **out, struct page_pool *slots,
@@ -35,11 +27,14 @@ int checkpoints_create(struct checkpoints **out, struct page_pool *slots,
     list->slots = slots;
     list->n_slots = page_pool_n_pages(slots);
     if (store) list->store = *store;
-    list->in_slots = list->stored = (struct age_list){CHECKPOINT_NONE, CHECKPOINT_NONE};
+    list->in_slots = list->stored = age_list_empty();
     const uint32_t n = list->n_slots + list->store.n;
-    list->entries = calloc(n, sizeof(*list->entries));
-    int code = list->entries ? 0 : error_set(err, ERR_NOMEM, "no memory for %u checkpoints", n);
-    for (uint32_t i = 0; i < n && !code; i++) list->entries[i].block = CHECKPOINT_NONE;
+    list->blocks = calloc(n, sizeof(*list->blocks));
+    list->ages = calloc(n, sizeof(*list->ages));
+    int code = list->blocks && list->ages
+                   ? 0
+                   : error_set(err, ERR_NOMEM, "no memory for %u checkpoints", n);
+    for (uint32_t i = 0; i < n && !code; i++) list->blocks[i] = CHECKPOINT_NONE;
     if (!code && store) code = page_pool_create(&list->places, store->n, err);
     if (code) checkpoints_destroy(list);
     else *out = list;
@@ -49,7 +44,8 @@ int checkpoints_create(struct checkpoints **out, struct page_pool *slots,
 void checkpoints_destroy(struct checkpoints *list) {
     if (!list) return;
     page_pool_destroy(list->places);
-    free(list->entries);
+    free(list->blocks);
+    free(list->ages);
     free(list);
 }
 
@@ -62,27 +58,16 @@ static struct age_list *list_of(struct checkpoints *list, uint32_t checkpoint) {
 }
 
 static void take_out(struct checkpoints *list, uint32_t checkpoint) {
-    struct age_list *ages = list_of(list, checkpoint);
-    const struct entry *e = &list->entries[checkpoint];
-    if (e->older != CHECKPOINT_NONE) list->entries[e->older].newer = e->newer;
-    else ages->oldest = e->newer;
-    if (e->newer != CHECKPOINT_NONE) list->entries[e->newer].older = e->older;
-    else ages->newest = e->older;
+    age_list_remove(list_of(list, checkpoint), list->ages, checkpoint);
 }
 
 static void append(struct checkpoints *list, uint32_t checkpoint) {
-    struct age_list *ages = list_of(list, checkpoint);
-    struct entry *e = &list->entries[checkpoint];
-    e->older = ages->newest;
-    e->newer = CHECKPOINT_NONE;
-    if (ages->newest != CHECKPOINT_NONE) list->entries[ages->newest].newer = checkpoint;
-    else ages->oldest = checkpoint;
-    ages->newest = checkpoint;
+    age_list_append(list_of(list, checkpoint), list->ages, checkpoint);
 }
 
 /* Adds a checkpoint as the newest. */
 static void insert(struct checkpoints *list, uint32_t checkpoint, uint32_t block) {
-    list->entries[checkpoint].block = block;
+    list->blocks[checkpoint] = block;
     append(list, checkpoint);
     list->stats.n++;
     list->stats.n_stored += checkpoints_is_stored(list, checkpoint);
@@ -103,7 +88,7 @@ void checkpoints_remove(struct checkpoints *list, uint32_t checkpoint) {
     const bool is_stored = checkpoints_is_stored(list, checkpoint);
     const uint32_t place = checkpoint - (is_stored ? list->n_slots : 0);
     take_out(list, checkpoint);
-    list->entries[checkpoint].block = CHECKPOINT_NONE;
+    list->blocks[checkpoint] = CHECKPOINT_NONE;
     list->stats.n--;
     list->stats.n_stored -= is_stored;
     page_pool_release(is_stored ? list->places : list->slots, &place, 1);
@@ -125,7 +110,7 @@ static int copy(const struct checkpoints *list, uint32_t slot, uint32_t place, b
 
 /* Ignores a failed copy: a device that fails does not read the checkpoint again. */
 uint32_t checkpoints_store(struct checkpoints *list, uint32_t slot) {
-    const uint32_t block = list->entries[slot].block;
+    const uint32_t block = list->blocks[slot];
     uint32_t place;
     page_pool_take_sure(list->places, &place, 1);
     (void)copy(list, slot, place, false, NULL);
@@ -141,7 +126,7 @@ int checkpoints_read(const struct checkpoints *list, uint32_t checkpoint, uint32
 }
 
 uint32_t checkpoints_block(const struct checkpoints *list, uint32_t slot) {
-    return list->entries[slot].block;
+    return list->blocks[slot];
 }
 
 static bool is_idle(const struct checkpoints *list, uint32_t slot) {
@@ -150,13 +135,13 @@ static bool is_idle(const struct checkpoints *list, uint32_t slot) {
 
 uint32_t checkpoints_oldest(const struct checkpoints *list) {
     uint32_t slot = list->in_slots.oldest;
-    while (slot != CHECKPOINT_NONE && !is_idle(list, slot)) slot = list->entries[slot].newer;
-    return slot == CHECKPOINT_NONE ? CHECKPOINT_NONE : list->entries[slot].block;
+    while (slot != CHECKPOINT_NONE && !is_idle(list, slot)) slot = list->ages[slot].newer;
+    return slot == CHECKPOINT_NONE ? CHECKPOINT_NONE : list->blocks[slot];
 }
 
 uint32_t checkpoints_n_idle(const struct checkpoints *list) {
     uint32_t n = 0;
-    for (uint32_t s = list->in_slots.oldest; s != CHECKPOINT_NONE; s = list->entries[s].newer)
+    for (uint32_t s = list->in_slots.oldest; s != CHECKPOINT_NONE; s = list->ages[s].newer)
         n += is_idle(list, s);
     return n;
 }
@@ -170,7 +155,7 @@ bool checkpoints_store_is_full(const struct checkpoints *list) {
 }
 
 uint32_t checkpoints_oldest_stored(const struct checkpoints *list) {
-    return list->entries[list->stored.oldest].block;
+    return list->blocks[list->stored.oldest];
 }
 
 struct checkpoint_stats checkpoints_stats(const struct checkpoints *list) {

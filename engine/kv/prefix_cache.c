@@ -27,6 +27,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "engine/base/age_list.h"
 #include "engine/base/error.h"
 #include "engine/base/siphash.h"
 #include "engine/base/sizes.h"
@@ -47,18 +48,12 @@ struct block {
     uint32_t n_needing[KV_N_ROLES];
     uint32_t token_block;  /* KV_NO_PAGE: none */
     uint32_t checkpoint;   /* CHECKPOINT_NONE: none */
-    uint32_t older, newer; /* in its list */
     uint32_t next;         /* in its bucket, or in the list of vacant entries */
     bool dropped[KV_N_ROLES];
     bool is_offloaded;
     uint8_t told; /* enum kv_place, to the feed in this epoch of it */
     uint32_t told_epoch;
     uint64_t written_at; /* kv_disk_n_submitted() of its copy to the host pool */
-};
-
-/* Blocks by age. */
-struct block_list {
-    uint32_t oldest, newest;
 };
 
 struct prefix_cache {
@@ -73,11 +68,12 @@ struct prefix_cache {
     uint32_t n_offloaded_pages, n_offloaded_blocks, n_token_blocks;
     uint64_t clock;
     uint32_t vacant; /* head of the list of vacant entries */
-    struct block_list idle, passed, offloaded;
+    struct age_list idle, passed, offloaded;
     uint32_t bucket_mask;
     uint32_t *buckets;
     uint8_t *roles;        /* [n_layers] */
     struct block *blocks;  /* [n_entries] */
+    struct age_link *ages; /* [n_entries]: of the list that a block is in */
     uint32_t *tokens;      /* [n_entries][PAGE_TOKENS] */
     uint32_t *pages;       /* [n_entries][n_layers] */
     uint32_t *host_blocks; /* [n_entries][max_host_blocks] */
@@ -97,10 +93,12 @@ static int alloc_tables(struct prefix_cache *cache) {
     cache->bucket_mask = (uint32_t)(n_buckets - 1);
     cache->buckets = malloc(n_buckets * sizeof(*cache->buckets));
     cache->blocks = calloc(n, sizeof(*cache->blocks));
+    cache->ages = calloc(n, sizeof(*cache->ages));
     cache->tokens = malloc(n * PAGE_TOKENS * sizeof(*cache->tokens));
     cache->pages = malloc(n * cache->n_layers * sizeof(*cache->pages));
     cache->host_blocks = malloc((n * cache->max_host_blocks + 1) * sizeof(*cache->host_blocks));
-    if (!cache->buckets || !cache->blocks || !cache->tokens || !cache->pages || !cache->host_blocks)
+    if (!cache->buckets || !cache->blocks || !cache->ages || !cache->tokens || !cache->pages ||
+        !cache->host_blocks)
         return ERR_NOMEM;
     if (cache->space->disk) {
         cache->ids = calloc(n, sizeof(*cache->ids));
@@ -137,7 +135,7 @@ int prefix_cache_create(struct prefix_cache **out, const struct kv_space *space,
     cache->roles = calloc(cache->n_layers, sizeof(*cache->roles));
     if (!cache->roles) goto fail;
     count_entries(cache);
-    cache->idle = cache->passed = cache->offloaded = (struct block_list){PREFIX_NONE, PREFIX_NONE};
+    cache->idle = cache->passed = cache->offloaded = age_list_empty();
     if (alloc_tables(cache) || make_key(cache->key)) goto fail;
     cache->vacant = PREFIX_NONE;
     for (uint32_t i = cache->n_entries; i-- > 0;) {
@@ -157,6 +155,7 @@ void prefix_cache_destroy(struct prefix_cache *cache) {
     free(cache->roles);
     free(cache->buckets);
     free(cache->blocks);
+    free(cache->ages);
     free(cache->tokens);
     free(cache->pages);
     free(cache->host_blocks);
@@ -198,7 +197,7 @@ uint32_t prefix_cache_find(const struct prefix_cache *cache, uint32_t parent, ui
 }
 
 /* Returns the list that the block belongs in, NULL if it has nothing to give. */
-static struct block_list *list_of(struct prefix_cache *cache, const struct block *b) {
+static struct age_list *list_of(struct prefix_cache *cache, const struct block *b) {
     if (b->is_offloaded) return b->n_users == 0 ? &cache->offloaded : NULL;
     if (b->n_users == 0) return &cache->idle;
     const bool may_drop =
@@ -239,27 +238,21 @@ static void count_offloaded(struct prefix_cache *cache, const struct block *b, i
     } else if (b->token_block != KV_NO_PAGE) cache->n_token_blocks += (uint32_t)sign;
 }
 
-static void list_remove(struct prefix_cache *cache, const struct block *b) {
-    struct block_list *list = list_of(cache, b);
+static void list_remove(struct prefix_cache *cache, uint32_t block) {
+    const struct block *b = &cache->blocks[block];
+    struct age_list *list = list_of(cache, b);
     if (!list) return;
-    if (b->older != PREFIX_NONE) cache->blocks[b->older].newer = b->newer;
-    else list->oldest = b->newer;
-    if (b->newer != PREFIX_NONE) cache->blocks[b->newer].older = b->older;
-    else list->newest = b->older;
+    age_list_remove(list, cache->ages, block);
     cache->n_idle_pages -= n_idle_pages(cache, b);
     count_offloaded(cache, b, -1);
 }
 
 static void list_append(struct prefix_cache *cache, uint32_t block) {
     struct block *b = &cache->blocks[block];
-    struct block_list *list = list_of(cache, b);
+    struct age_list *list = list_of(cache, b);
     if (!list) return;
-    b->older = list->newest;
-    b->newer = PREFIX_NONE;
+    age_list_append(list, cache->ages, block);
     b->since = cache->clock++;
-    if (list->newest != PREFIX_NONE) cache->blocks[list->newest].newer = block;
-    else list->oldest = block;
-    list->newest = block;
     cache->n_idle_pages += n_idle_pages(cache, b);
     count_offloaded(cache, b, 1);
 }
@@ -367,7 +360,7 @@ static void count_needs(struct block *b, uint32_t needs, int sign) {
 void prefix_cache_use(struct prefix_cache *cache, uint32_t block, uint32_t needs) {
     struct block *b = &cache->blocks[block];
     assert(!(needs & PREFIX_WINDOW) || !b->dropped[KV_WINDOWED]);
-    list_remove(cache, b);
+    list_remove(cache, block);
     b->n_users++;
     count_needs(b, needs, 1);
     list_append(cache, block);
@@ -383,7 +376,7 @@ void prefix_cache_expire(struct prefix_cache *cache, uint32_t block) {
 void prefix_cache_unuse(struct prefix_cache *cache, uint32_t block, uint32_t needs) {
     struct block *b = &cache->blocks[block];
     assert(b->n_users > 0);
-    list_remove(cache, b);
+    list_remove(cache, block);
     b->n_users--;
     count_needs(b, needs, -1);
     drop_unneeded(cache, block);
@@ -412,7 +405,7 @@ uint32_t prefix_cache_n_sparse_users(const struct prefix_cache *cache, uint32_t 
 
 static void drop_oldest_window(struct prefix_cache *cache) {
     const uint32_t block = cache->passed.oldest;
-    list_remove(cache, &cache->blocks[block]);
+    list_remove(cache, block);
     drop_pages(cache, block, KV_WINDOWED);
 }
 
@@ -428,7 +421,7 @@ static void drop(struct prefix_cache *cache, uint32_t block) {
     struct block *b = &cache->blocks[block];
     assert(b->n_users == 0 && b->n_children == 0);
     if (cache->space->feed) tell_place(cache, block, KV_NOWHERE);
-    list_remove(cache, b);
+    list_remove(cache, block);
     uint32_t *link = &cache->buckets[b->hash & cache->bucket_mask];
     while (*link != block) link = &cache->blocks[*link].next;
     *link = b->next;
@@ -487,7 +480,7 @@ static void offer_and_drop(struct prefix_cache *cache, uint32_t block) {
 enum kv_save_result prefix_cache_save(struct prefix_cache *cache, struct kv_saving *saving) {
     const uint32_t newest[] = {cache->idle.newest, cache->offloaded.newest};
     for (size_t i = 0; i < 2; i++)
-        for (uint32_t b = newest[i]; b != PREFIX_NONE; b = cache->blocks[b].older) {
+        for (uint32_t b = newest[i]; b != AGE_NONE; b = cache->ages[b].older) {
             struct disk_key key;
             if (cache->blocks[b].dropped[KV_SPARSE]) continue;
             const struct kv_offer offer = describe(cache, b, &key);
@@ -543,7 +536,7 @@ static void offload(struct prefix_cache *cache, uint32_t block) {
     struct block *b = &cache->blocks[block];
     (void)move_out(cache, block, NULL);
     space->swaps->n_out += n_block_pages(cache, b);
-    list_remove(cache, b);
+    list_remove(cache, block);
     release_all_pages(cache, block);
     b->is_offloaded = true;
     b->written_at = space->disk ? kv_disk_n_submitted(space->disk) : 0;
@@ -560,7 +553,7 @@ bool prefix_cache_is_offloaded(const struct prefix_cache *cache, uint32_t block)
 static void hold_again(struct prefix_cache *cache, uint32_t block, const struct page_list *layers,
                        uint32_t index, uint32_t needs) {
     struct block *b = &cache->blocks[block];
-    list_remove(cache, b);
+    list_remove(cache, block);
     release_host_blocks(cache, block);
     hold_pages(cache, block, KV_PLAIN, layers, index);
     for (enum kv_role role = 0; role < KV_N_ROLES; role++) {
@@ -592,7 +585,7 @@ int prefix_cache_reload(struct prefix_cache *cache, uint32_t block, const struct
 /* Gives the block its pages in layers of this role, which it had dropped. */
 static void hold_dropped(struct prefix_cache *cache, uint32_t block, enum kv_role role,
                          const struct page_list *layers, uint32_t index) {
-    list_remove(cache, &cache->blocks[block]);
+    list_remove(cache, block);
     hold_pages(cache, block, role, layers, index);
     list_append(cache, block);
 }
@@ -617,8 +610,8 @@ void prefix_cache_set_token_block(struct prefix_cache *cache, uint32_t block,
     tell(cache, block);
 }
 
-static uint64_t oldest_of(const struct prefix_cache *cache, const struct block_list *list) {
-    return list->oldest == PREFIX_NONE ? UINT64_MAX : cache->blocks[list->oldest].since;
+static uint64_t oldest_of(const struct prefix_cache *cache, const struct age_list *list) {
+    return list->oldest == AGE_NONE ? UINT64_MAX : cache->blocks[list->oldest].since;
 }
 
 uint64_t prefix_cache_oldest(const struct prefix_cache *cache) {
@@ -667,7 +660,7 @@ static void drop_token_block(struct prefix_cache *cache, struct block *b) {
 }
 
 void prefix_cache_drop_token_blocks(struct prefix_cache *cache, uint64_t n_blocks) {
-    for (uint32_t i = cache->idle.oldest; cache->n_token_blocks > 0; i = cache->blocks[i].newer) {
+    for (uint32_t i = cache->idle.oldest; cache->n_token_blocks > 0; i = cache->ages[i].newer) {
         if (page_pool_n_free(cache->space->blocks) >= n_blocks) return;
         if (cache->blocks[i].token_block == KV_NO_PAGE) continue;
         drop_token_block(cache, &cache->blocks[i]);
@@ -680,8 +673,8 @@ void prefix_cache_drop_token_blocks(struct prefix_cache *cache, uint64_t n_block
 static uint32_t add_block(struct prefix_cache *cache, uint32_t parent, uint64_t salt, uint64_t hash,
                           const uint32_t *tokens) {
     const uint32_t oldest =
-        cache->offloaded.oldest != PREFIX_NONE ? cache->offloaded.oldest : cache->idle.oldest;
-    if (cache->vacant == PREFIX_NONE && oldest != PREFIX_NONE) offer_and_drop(cache, oldest);
+        cache->offloaded.oldest != AGE_NONE ? cache->offloaded.oldest : cache->idle.oldest;
+    if (cache->vacant == PREFIX_NONE && oldest != AGE_NONE) offer_and_drop(cache, oldest);
     const uint32_t block = cache->vacant;
     if (block == PREFIX_NONE) return PREFIX_NONE;
     struct block *b = &cache->blocks[block];

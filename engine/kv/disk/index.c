@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/age_list.h"
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/kv/disk/format.h"
@@ -17,7 +18,6 @@ enum { FIRST_CAPACITY = 256 };
 
 struct item {
     struct disk_entry entry;
-    uint32_t older, newer;
     uint32_t next; /* in its bucket, or in the list of vacant items */
 };
 
@@ -26,9 +26,11 @@ struct length {
 };
 
 struct disk_index {
-    struct item *items; /* [capacity] */
-    uint32_t *buckets;  /* [capacity], a power of two */
-    uint32_t capacity, n_items, vacant, oldest, newest;
+    struct item *items;    /* [capacity] */
+    struct age_link *ages; /* [capacity] */
+    struct age_list by_age;
+    uint32_t *buckets; /* [capacity], a power of two */
+    uint32_t capacity, n_items, vacant;
     uint64_t bytes;
     struct length *lengths; /* [n_lengths], ascending */
     uint32_t n_lengths, length_capacity;
@@ -59,6 +61,9 @@ static int grow(struct disk_index *index, uint32_t capacity) {
     struct item *items = realloc(index->items, capacity * sizeof(*items));
     if (!items) return ERR_NOMEM;
     index->items = items;
+    struct age_link *ages = realloc(index->ages, capacity * sizeof(*ages));
+    if (!ages) return ERR_NOMEM;
+    index->ages = ages;
     uint32_t *buckets = malloc(capacity * sizeof(*buckets));
     if (!buckets) return ERR_NOMEM;
     free(index->buckets);
@@ -77,7 +82,8 @@ static int grow(struct disk_index *index, uint32_t capacity) {
 int disk_index_create(struct disk_index **out) {
     struct disk_index *index = calloc(1, sizeof(*index));
     if (!index) return ERR_NOMEM;
-    index->vacant = index->oldest = index->newest = NONE;
+    index->vacant = NONE;
+    index->by_age = age_list_empty();
     if (grow(index, FIRST_CAPACITY)) {
         disk_index_destroy(index);
         return ERR_NOMEM;
@@ -89,6 +95,7 @@ int disk_index_create(struct disk_index **out) {
 void disk_index_destroy(struct disk_index *index) {
     if (!index) return;
     free(index->items);
+    free(index->ages);
     free(index->buckets);
     free(index->lengths);
     free(index);
@@ -97,20 +104,11 @@ void disk_index_destroy(struct disk_index *index) {
 /* ---- ages ---- */
 
 static void append(struct disk_index *index, uint32_t i) {
-    struct item *item = &index->items[i];
-    item->older = index->newest;
-    item->newer = NONE;
-    if (index->newest != NONE) index->items[index->newest].newer = i;
-    else index->oldest = i;
-    index->newest = i;
+    age_list_append(&index->by_age, index->ages, i);
 }
 
 static void take_out(struct disk_index *index, uint32_t i) {
-    const struct item *item = &index->items[i];
-    if (item->older != NONE) index->items[item->older].newer = item->newer;
-    else index->oldest = item->newer;
-    if (item->newer != NONE) index->items[item->newer].older = item->older;
-    else index->newest = item->older;
+    age_list_remove(&index->by_age, index->ages, i);
 }
 
 /* What sorting compares. */
@@ -129,11 +127,11 @@ void disk_index_sort(struct disk_index *index) {
     struct age *ages = malloc((index->n_items + 1) * sizeof(*ages));
     uint32_t n = 0;
     if (!ages) return; /* the order that they were found in will do */
-    for (uint32_t i = index->oldest; i != NONE; i = index->items[i].newer)
+    for (uint32_t i = index->by_age.oldest; i != AGE_NONE; i = index->ages[i].newer)
         ages[n++] =
             (struct age){index->items[i].entry.used_s, index->items[i].entry.id.n_tokens, i};
     qsort(ages, n, sizeof(*ages), compare_ages);
-    index->oldest = index->newest = NONE;
+    index->by_age = age_list_empty();
     for (uint32_t i = 0; i < n; i++) append(index, ages[i].item);
     free(ages);
 }
@@ -244,9 +242,9 @@ void disk_index_remove(struct disk_index *index, const struct disk_id *id) {
 }
 
 const struct disk_entry *disk_index_oldest(const struct disk_index *index) {
-    uint32_t i = index->oldest;
-    while (i != NONE && index->items[i].entry.bytes == 0) i = index->items[i].newer;
-    return i == NONE ? NULL : &index->items[i].entry;
+    uint32_t i = index->by_age.oldest;
+    while (i != AGE_NONE && index->items[i].entry.bytes == 0) i = index->ages[i].newer;
+    return i == AGE_NONE ? NULL : &index->items[i].entry;
 }
 
 uint32_t disk_index_n_items(const struct disk_index *index) {
