@@ -78,9 +78,12 @@ void checkpoints_add(struct checkpoints *list, uint32_t slot, uint32_t block) {
     list->stats.n_added++;
 }
 
-void checkpoints_use(struct checkpoints *list, uint32_t checkpoint) {
+void checkpoints_touch(struct checkpoints *list, uint32_t checkpoint) {
     take_out(list, checkpoint);
     append(list, checkpoint);
+}
+
+void checkpoints_count_use(struct checkpoints *list) {
     list->stats.n_used++;
 }
 

@@ -55,8 +55,10 @@ void checkpoints_destroy(struct checkpoints *list); /* NULL is allowed */
 
 /* Adds the slot as the checkpoint of a block, and takes over a reference to it. */
 void checkpoints_add(struct checkpoints *list, uint32_t slot, uint32_t block);
-/* Notes that the checkpoint is used now. */
-void checkpoints_use(struct checkpoints *list, uint32_t checkpoint);
+/* Makes the checkpoint the newest, as a sequence is about to begin from it. */
+void checkpoints_touch(struct checkpoints *list, uint32_t checkpoint);
+/* Counts that a sequence has begun from a checkpoint. */
+void checkpoints_count_use(struct checkpoints *list);
 /* Removes a checkpoint from the list, and releases its slot. */
 void checkpoints_remove(struct checkpoints *list, uint32_t checkpoint);
 /* Moves a checkpoint from its slot, which is released, to the store, which must have a free place.

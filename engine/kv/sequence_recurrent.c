@@ -49,7 +49,7 @@ void sequence_recurrent_match(struct kv_sequence *kv, uint32_t n_cached) {
     if (n_blocks == 0) return;
     const uint32_t found =
         prefix_cache_checkpoint(space->cache, sequence_prefix_block(kv, n_blocks - 1));
-    checkpoints_use(space->checkpoints, found);
+    checkpoints_touch(space->checkpoints, found);
     if (checkpoints_is_stored(space->checkpoints, found)) {
         r->stored = found;
         return;
@@ -60,6 +60,8 @@ void sequence_recurrent_match(struct kv_sequence *kv, uint32_t n_cached) {
 
 int sequence_recurrent_resume(struct kv_sequence *kv, struct error *err) {
     struct sequence_recurrent *r = &kv->recurrent;
+    if (r->slot != CHECKPOINT_NONE || r->stored != CHECKPOINT_NONE)
+        checkpoints_count_use(kv->space->checkpoints);
     if (r->stored == CHECKPOINT_NONE) return 0;
     r->slot = r->next;
     r->next = CHECKPOINT_NONE;

@@ -63,7 +63,8 @@ uint32_t sequence_recurrent_missing(const struct kv_sequence *kv);
 void sequence_recurrent_match(struct kv_sequence *kv, uint32_t n_cached);
 /* Makes sure that the next step can write its state.  What it lacks to start must be available. */
 void sequence_recurrent_take(struct kv_sequence *kv);
-/* Reads the checkpoint that the sequence begins from, if it is in the store.  ERR_DEVICE. */
+/* Counts the checkpoint that the sequence begins from, and reads it if it is in the store.
+ * ERR_DEVICE. */
 int sequence_recurrent_resume(struct kv_sequence *kv, struct error *err);
 /* Returns the most rows of the next step, so that it does not pass the next checkpoint of the
  * prompt; UINT32_MAX: any number. */

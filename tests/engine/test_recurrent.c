@@ -117,6 +117,34 @@ TEST(a_turn_begins_behind_the_answer) {
     engine_destroy(engine);
 }
 
+/* With few pages most requests find their checkpoint several times before they start. */
+TEST(only_starts_count_as_uses) {
+    enum { N_WAITING = 12 };
+    static struct answer answers[N_WAITING];
+    struct recipe recipe = tiny_recipe(130, 1);
+    struct engine *engine = start(FEW, 256, true);
+    struct engine_stats stats;
+    uint32_t n_started = 0;
+    struct answer first = answers_one(engine, &recipe);
+    answer_forget(&first);
+    recipe.n_prompt = 150;
+    for (uint32_t i = 0; i < N_WAITING; i++) {
+        recipe.prompt[140] = 3 + i;
+        recipe.params.max_tokens = 20 + 7 * i;
+        recipe_submit(engine, &recipe, &answers[i]);
+    }
+    answers_wait(engine, answers, N_WAITING);
+    for (uint32_t i = 0; i < N_WAITING; i++) {
+        n_started += answers[i].last.n_cached > 0;
+        answer_forget(&answers[i]);
+    }
+    engine_stats(engine, &stats);
+    assert_true(n_started > 0);
+    assert_true(stats.checkpoints.n_used >= n_started);
+    assert_true(stats.checkpoints.n_used <= n_started + stats.n_preempted);
+    engine_destroy(engine);
+}
+
 int main(int argc, char **argv) {
     return answers_main(argc, argv, NULL);
 }
