@@ -385,10 +385,9 @@ static int create_states(struct engine *e, struct error *err) {
         code = be->ops->alloc(be, n_slots * (uint64_t)slot_bytes, &states->base, err);
     }
     if (!code) code = page_pool_create(&e->space.state_slots, n_slots, err);
-    const struct checkpoint_store *store = &e->ranks->stored;
     if (!code)
-        code = checkpoints_create(&e->space.checkpoints, e->space.state_slots,
-                                  store->base ? store : NULL, err);
+        code =
+            checkpoints_create(&e->space.checkpoints, e->space.state_slots, &e->ranks->stored, err);
     e->space.checkpoint_tokens = CHECKPOINT_TOKENS;
     return code;
 }

@@ -16,9 +16,9 @@ uint32_t engine_prompt_unit(const struct engine_config *c, const struct model_co
                                                                : 0;
 }
 
-/* Refuses what the states of recurrent layers do not go with yet. */
-static int check_recurrent(const struct engine_config *c, const struct model_config *model,
-                           struct error *err) {
+/* Refuses steps with too few rows for recurrent layers. */
+static int check_rows(const struct engine_config *c, const struct model_config *model,
+                      struct error *err) {
     const uint32_t n_rows = c->max_num_seqs - 1 + engine_prompt_unit(c, model);
     if (c->max_batched_tokens < n_rows)
         return error_set(err, ERR_INVALID,
@@ -26,10 +26,7 @@ static int check_recurrent(const struct engine_config *c, const struct model_con
                          " with this --max-num-seqs: under --batch-invariant recurrent layers take "
                          "%" PRIu32 " tokens of a prompt at a time",
                          c->max_batched_tokens, n_rows, engine_prompt_unit(c, model));
-    if (model->recurrent.n_layers == 0 || !c->disk_path) return 0;
-    return error_set(err, ERR_INVALID,
-                     "--kv-disk-path does not go with a model that has recurrent layers: their "
-                     "states are not written to the disk");
+    return 0;
 }
 
 static int check_context(const struct engine_config *c, const struct model_config *model,
@@ -77,7 +74,7 @@ static int check_groups(const struct engine_config *c, const struct model_config
 int engine_check(const struct engine_config *c, const struct model_config *model,
                  struct error *err) {
     int code = check_context(c, model, err);
-    if (!code) code = check_recurrent(c, model, err);
+    if (!code) code = check_rows(c, model, err);
     if (!code) code = check_groups(c, model, err);
     return code || !c->patterns ? code : admit_patterns(model, c->patterns, err);
 }

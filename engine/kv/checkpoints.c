@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/base/age_list.h"
 #include "engine/base/error.h"
@@ -18,6 +19,7 @@ struct checkpoints {
     struct checkpoint_stats stats;
     uint32_t *blocks;      /* [n_slots + store.n]; CHECKPOINT_NONE: it is no checkpoint */
     struct age_link *ages; /* [n_slots + store.n] */
+    uint64_t *written_at;  /* [store.n] */
 };
 
 int checkpoints_create(struct checkpoints **out, struct page_pool *slots,
@@ -26,16 +28,17 @@ int checkpoints_create(struct checkpoints **out, struct page_pool *slots,
     if (!list) return error_set(err, ERR_NOMEM, "no memory for the list of checkpoints");
     list->slots = slots;
     list->n_slots = page_pool_n_pages(slots);
-    if (store) list->store = *store;
+    list->store = *store;
     list->in_slots = list->stored = age_list_empty();
     const uint32_t n = list->n_slots + list->store.n;
     list->blocks = calloc(n, sizeof(*list->blocks));
     list->ages = calloc(n, sizeof(*list->ages));
-    int code = list->blocks && list->ages
+    list->written_at = calloc(list->store.n + 1, sizeof(*list->written_at));
+    int code = list->blocks && list->ages && list->written_at
                    ? 0
                    : error_set(err, ERR_NOMEM, "no memory for %u checkpoints", n);
     for (uint32_t i = 0; i < n && !code; i++) list->blocks[i] = CHECKPOINT_NONE;
-    if (!code && store) code = page_pool_create(&list->places, store->n, err);
+    if (!code && store->n > 0) code = page_pool_create(&list->places, store->n, err);
     if (code) checkpoints_destroy(list);
     else *out = list;
     return code;
@@ -46,6 +49,7 @@ void checkpoints_destroy(struct checkpoints *list) {
     page_pool_destroy(list->places);
     free(list->blocks);
     free(list->ages);
+    free(list->written_at);
     free(list);
 }
 
@@ -97,16 +101,55 @@ void checkpoints_remove(struct checkpoints *list, uint32_t checkpoint) {
     page_pool_release(is_stored ? list->places : list->slots, &place, 1);
 }
 
-/* Copies a slot to a place of the store, or back, on each rank. */
-static int copy(const struct checkpoints *list, uint32_t slot, uint32_t place, bool back,
-                struct error *err) {
+uint64_t checkpoints_bytes(const struct checkpoints *list) {
+    uint64_t bytes = 0;
+    for (const struct checkpoint_store *s = &list->store; s; s = s->next)
+        bytes += s->states->slot_bytes;
+    return bytes;
+}
+
+/* Returns where a rank's part of a stored checkpoint is. */
+static char *place_of(const struct checkpoints *list, const struct checkpoint_store *store,
+                      uint32_t checkpoint) {
+    return store->base + (checkpoint - list->n_slots) * store->states->slot_bytes;
+}
+
+/* Copies a rank's part of a slot to the host's memory, or back. */
+static int copy_slot(const struct checkpoint_store *s, uint32_t slot, char *host, bool back,
+                     struct error *err) {
+    char *at = state_at(s->states, slot, 0);
+    const size_t bytes = s->states->slot_bytes;
+    return back ? s->be->ops->upload(s->be, at, host, bytes, err)
+                : s->be->ops->download(s->be, host, at, bytes, err);
+}
+
+/* Copies a slot to the stored checkpoint, or back, on each rank. */
+static int copy_stored(const struct checkpoints *list, uint32_t slot, uint32_t checkpoint,
+                       bool back, struct error *err) {
+    int code = 0;
+    for (const struct checkpoint_store *s = &list->store; s && !code; s = s->next)
+        code = copy_slot(s, slot, place_of(list, s, checkpoint), back, err);
+    return code;
+}
+
+int checkpoints_copy_out(const struct checkpoints *list, uint32_t checkpoint, char *host,
+                         struct error *err) {
+    const bool is_stored = checkpoints_is_stored(list, checkpoint);
     int code = 0;
     for (const struct checkpoint_store *s = &list->store; s && !code; s = s->next) {
-        const struct backend_ops *ops = s->be->ops;
-        const size_t bytes = s->states->slot_bytes;
-        char *at = state_at(s->states, slot, 0), *host = s->base + place * bytes;
-        code = back ? ops->upload(s->be, at, host, bytes, err)
-                    : ops->download(s->be, host, at, bytes, err);
+        if (is_stored) memcpy(host, place_of(list, s, checkpoint), s->states->slot_bytes);
+        else code = copy_slot(s, checkpoint, host, false, err);
+        host += s->states->slot_bytes;
+    }
+    return code;
+}
+
+int checkpoints_fill(const struct checkpoints *list, uint32_t slot, const char *host,
+                     struct error *err) {
+    int code = 0;
+    for (const struct checkpoint_store *s = &list->store; s && !code; s = s->next) {
+        code = copy_slot(s, slot, (char *)host, true, err);
+        host += s->states->slot_bytes;
     }
     return code;
 }
@@ -116,16 +159,25 @@ uint32_t checkpoints_store(struct checkpoints *list, uint32_t slot) {
     const uint32_t block = list->blocks[slot];
     uint32_t place;
     page_pool_take_sure(list->places, &place, 1);
-    (void)copy(list, slot, place, false, NULL);
+    const uint32_t stored = list->n_slots + place;
+    (void)copy_stored(list, slot, stored, false, NULL);
     checkpoints_remove(list, slot);
-    insert(list, list->n_slots + place, block);
-    return list->n_slots + place;
+    insert(list, stored, block);
+    return stored;
+}
+
+void checkpoints_set_written_at(struct checkpoints *list, uint32_t checkpoint, uint64_t at) {
+    list->written_at[checkpoint - list->n_slots] = at;
+}
+
+uint64_t checkpoints_written_at(const struct checkpoints *list, uint32_t checkpoint) {
+    return list->written_at[checkpoint - list->n_slots];
 }
 
 int checkpoints_read(const struct checkpoints *list, uint32_t checkpoint, uint32_t slot,
                      struct error *err) {
     assert(checkpoints_is_stored(list, checkpoint));
-    return copy(list, slot, checkpoint - list->n_slots, true, err);
+    return copy_stored(list, slot, checkpoint, true, err);
 }
 
 uint32_t checkpoints_block(const struct checkpoints *list, uint32_t slot) {

@@ -35,18 +35,18 @@ struct state_pool;
  * takes as much memory as the pages of about 2,300. */
 enum { CHECKPOINT_TOKENS = 8192 };
 
-/* Where checkpoints are that have left their slots, or a rank's parts of them (page_io.h); all
+/* Where slots are, and checkpoints that have left them, or a rank's parts of both (page_io.h); all
  * members are borrowed. */
 struct checkpoint_store {
     struct backend *be;
     const struct state_pool *states;
     char *base; /* [n][slot_bytes] */
-    uint32_t n; /* at least 2: a state that is about to be read is not the next one to go */
+    uint32_t n; /* 0: there is no store.  Else at least 2: a state that is about to be read is not
+                   the next one to go */
     const struct checkpoint_store *next; /* of the rank behind this one; NULL: it is the last */
 };
 
-/* Creates an empty list for the slots of a pool, which is borrowed.  store: copied; NULL: there is
- * none.  ERR_NOMEM. */
+/* Creates an empty list for the slots of a pool, which is borrowed.  store: copied.  ERR_NOMEM. */
 int checkpoints_create(struct checkpoints **out, struct page_pool *slots,
                        const struct checkpoint_store *store, struct error *err);
 void checkpoints_destroy(struct checkpoints *list); /* NULL is allowed */
@@ -65,8 +65,21 @@ void checkpoints_remove(struct checkpoints *list, uint32_t checkpoint);
  * Returns its new number. */
 uint32_t checkpoints_store(struct checkpoints *list, uint32_t slot);
 bool checkpoints_is_stored(const struct checkpoints *list, uint32_t checkpoint);
+/* Notes what kv_disk_n_submitted() was when the stored checkpoint left its slot; and returns it. */
+void checkpoints_set_written_at(struct checkpoints *list, uint32_t checkpoint, uint64_t at);
+uint64_t checkpoints_written_at(const struct checkpoints *list, uint32_t checkpoint);
 /* Copies a stored checkpoint to a slot.  ERR_DEVICE. */
 int checkpoints_read(const struct checkpoints *list, uint32_t checkpoint, uint32_t slot,
+                     struct error *err);
+
+/* Returns the bytes of a checkpoint. */
+uint64_t checkpoints_bytes(const struct checkpoints *list);
+/* Copies a checkpoint to the caller's memory, or a state from there to a slot.  Copies are complete
+ * as page_io_read() says.  A stored one must be complete, as page_io_take_blocks() says.
+ * ERR_DEVICE. */
+int checkpoints_copy_out(const struct checkpoints *list, uint32_t checkpoint, char *host,
+                         struct error *err);
+int checkpoints_fill(const struct checkpoints *list, uint32_t slot, const char *host,
                      struct error *err);
 
 /* Returns the block whose checkpoint the slot is. */

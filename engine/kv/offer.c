@@ -1,7 +1,10 @@
 /* offer.c - see offer.h. */
 #include "engine/kv/offer.h"
 
+#include <string.h>
+
 #include "engine/device/pages.h"
+#include "engine/kv/checkpoints.h"
 #include "engine/kv/disk/disk.h"
 #include "engine/kv/kv_space.h"
 #include "engine/kv/page_io.h"
@@ -15,11 +18,32 @@ struct disk_key kv_block_key(uint64_t salt, const struct disk_id *parent, const 
     return key;
 }
 
-/* Tells whether the item may be copied now.  Host blocks whose copy the device has not made yet are
- * not read: waiting would stop the engine. */
+/* Tells whether the item is on the device. */
+static bool is_on_device(const struct kv_space *space, const struct kv_offer *offer) {
+    return offer->checkpoint ? !checkpoints_is_stored(space->checkpoints, *offer->checkpoint)
+                             : offer->pages != NULL;
+}
+
+/* Tells whether the item may be copied now.  Memory of the host whose copy the device has not made
+ * yet is not read: waiting would stop the engine. */
 static bool can_copy(const struct kv_space *space, const struct kv_offer *offer) {
     if (offer->key->words[0] & KV_SALT_PRIVATE) return false;
-    return offer->pages || kv_disk_has_completed(space->disk, offer->written_at);
+    return is_on_device(space, offer) || kv_disk_has_completed(space->disk, offer->written_at);
+}
+
+/* Copies a checkpoint, and clears what is left of its last page. */
+static int copy_checkpoint(const struct kv_space *space, const struct kv_offer *offer, char *to) {
+    const size_t bytes = checkpoints_bytes(space->checkpoints),
+                 in_all = offer->n_pages * page_io_page_bytes(&space->io);
+    memset(to + bytes, 0, in_all - bytes);
+    return checkpoints_copy_out(space->checkpoints, *offer->checkpoint, to, NULL);
+}
+
+static int copy_item(const struct kv_space *space, const struct kv_offer *offer, char *to) {
+    if (offer->checkpoint) return copy_checkpoint(space, offer, to);
+    if (offer->pages) return page_io_read(&space->io, offer->pages, offer->n_pages, to, NULL);
+    page_io_take_blocks(&space->io, offer->blocks, offer->n_pages, to);
+    return 0;
 }
 
 enum kv_offered kv_offer(const struct kv_space *space, const struct kv_offer *offer) {
@@ -29,11 +53,7 @@ enum kv_offered kv_offer(const struct kv_space *space, const struct kv_offer *of
                                                offer->n_pages, &is_full);
     if (!job && is_full && offer->is_last) kv_disk_count_dropped(space->disk);
     if (!job) return is_full ? OFFER_FULL : OFFER_SKIPPED;
-    int code = 0;
-    if (offer->pages)
-        code = page_io_read(&space->io, offer->pages, offer->n_pages, job->pages, NULL);
-    else page_io_take_blocks(&space->io, offer->blocks, offer->n_pages, job->pages);
-    kv_disk_end_write(space->disk, job, code != 0);
+    kv_disk_end_write(space->disk, job, copy_item(space, offer, job->pages) != 0);
     return OFFER_TAKEN;
 }
 

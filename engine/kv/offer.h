@@ -1,8 +1,8 @@
 /* offer.h - copies what leaves the caches in memory to the tier on disk, if there is one.
  *
- * An item is a block of the prefix cache or a state.  Nothing is copied that is there already, that
- * is not to outlive the process (KV_SALT_PRIVATE), or that the tier has no space for.  A copy that
- * fails only costs hits.
+ * An item is a block of the prefix cache, its checkpoint, or a state.  Nothing is copied that is
+ * there already, that is not to outlive the process (KV_SALT_PRIVATE), or that the tier has no
+ * space for.  A copy that fails only costs hits.
  *
  * Thread: engine.  Memory: the tier's (disk/disk.h). */
 #ifndef ENGINE_KV_OFFER_H
@@ -20,16 +20,18 @@ struct kv_space;
  * parent: the id of the block before it; NULL: it is a text's first. */
 struct disk_key kv_block_key(uint64_t salt, const struct disk_id *parent, const uint32_t *tokens);
 
-/* An item and where its pages are, in the order in which the file has them. */
+/* An item and where its pages are, in the order in which the file has them.  A checkpoint takes as
+ * many pages of a file as it has bytes for. */
 struct kv_offer {
     const struct disk_key *key; /* words[0] is the salt */
     const struct disk_id *id;   /* kv_disk_id() of the key */
     uint32_t notes[DISK_N_NOTES];
     uint32_t n_pages;
-    const uint32_t *pages;  /* of the pool; NULL: they are in host blocks */
-    const uint32_t *blocks; /* host blocks with the pages in order */
-    uint64_t written_at;    /* kv_disk_n_submitted() when these blocks were written */
-    bool is_last;           /* the item is dropped afterwards: if there is no space it is counted */
+    const uint32_t *pages;      /* of the pool; NULL: they are in host blocks */
+    const uint32_t *blocks;     /* host blocks with the pages in order */
+    const uint32_t *checkpoint; /* it is one, and has neither; else NULL */
+    uint64_t written_at; /* kv_disk_n_submitted() when host blocks or a stored one were written */
+    bool is_last;        /* the item is dropped afterwards: if there is no space it is counted */
 };
 
 /* What became of an offered item. */

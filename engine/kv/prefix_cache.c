@@ -46,9 +46,9 @@ struct block {
     uint32_t parent;
     uint32_t n_users, n_children;
     uint32_t n_needing[KV_N_ROLES];
-    uint32_t token_block;  /* KV_NO_PAGE: none */
-    uint32_t checkpoint;   /* CHECKPOINT_NONE: none */
-    uint32_t next;         /* in its bucket, or in the list of vacant entries */
+    uint32_t token_block; /* KV_NO_PAGE: none */
+    uint32_t checkpoint;  /* CHECKPOINT_NONE: none */
+    uint32_t next;        /* in its bucket, or in the list of vacant entries */
     bool dropped[KV_N_ROLES];
     bool is_offloaded;
     uint8_t told; /* enum kv_place, to the feed in this epoch of it */
@@ -467,24 +467,69 @@ static struct kv_offer describe(struct prefix_cache *cache, uint32_t block, stru
     };
 }
 
+/* A checkpoint of the cache as an item of the tier: what kv_offer points to. */
+struct checkpoint_item {
+    struct disk_key key;
+    struct disk_id id;
+    struct kv_offer offer;
+};
+
+/* Describes the block's checkpoint for the tier; *item must live as long. */
+static const struct kv_offer *describe_checkpoint(const struct prefix_cache *cache, uint32_t block,
+                                                  struct checkpoint_item *item) {
+    const struct kv_space *space = cache->space;
+    const struct checkpoints *list = space->checkpoints;
+    const uint32_t *checkpoint = &cache->blocks[block].checkpoint;
+    item->key = disk_key(cache, block);
+    item->key.kind = DISK_CHECKPOINT;
+    item->id = kv_disk_id(space->disk, &item->key);
+    item->offer = (struct kv_offer){
+        .key = &item->key,
+        .id = &item->id,
+        .n_pages = (uint32_t)div_up(checkpoints_bytes(list), page_io_page_bytes(&space->io)),
+        .checkpoint = checkpoint};
+    if (checkpoints_is_stored(list, *checkpoint))
+        item->offer.written_at = checkpoints_written_at(list, *checkpoint);
+    return &item->offer;
+}
+
+/* Offers a checkpoint that is about to be dropped, if the block has one. */
+static void offer_checkpoint(const struct prefix_cache *cache, uint32_t block) {
+    struct checkpoint_item item;
+    if (!cache->ids || cache->blocks[block].checkpoint == CHECKPOINT_NONE) return;
+    describe_checkpoint(cache, block, &item);
+    item.offer.is_last = true;
+    (void)kv_offer(cache->space, &item.offer);
+}
+
 static void offer_and_drop(struct prefix_cache *cache, uint32_t block) {
     struct disk_key key;
     if (cache->ids && !cache->blocks[block].dropped[KV_SPARSE]) {
         struct kv_offer offer = describe(cache, block, &key);
         offer.is_last = true;
         (void)kv_offer(cache->space, &offer);
+        offer_checkpoint(cache, block);
     }
     drop(cache, block);
+}
+
+/* Offers a block and its checkpoint. */
+static enum kv_save_result save_block(struct prefix_cache *cache, uint32_t block,
+                                      struct kv_saving *saving) {
+    struct disk_key key;
+    struct checkpoint_item item;
+    const struct kv_offer offer = describe(cache, block, &key);
+    const enum kv_save_result saved = kv_save_one(cache->space, &offer, saving);
+    if (saved != SAVE_ON || cache->blocks[block].checkpoint == CHECKPOINT_NONE) return saved;
+    return kv_save_one(cache->space, describe_checkpoint(cache, block, &item), saving);
 }
 
 enum kv_save_result prefix_cache_save(struct prefix_cache *cache, struct kv_saving *saving) {
     const uint32_t newest[] = {cache->idle.newest, cache->offloaded.newest};
     for (size_t i = 0; i < 2; i++)
         for (uint32_t b = newest[i]; b != AGE_NONE; b = cache->ages[b].older) {
-            struct disk_key key;
             if (cache->blocks[b].dropped[KV_SPARSE]) continue;
-            const struct kv_offer offer = describe(cache, b, &key);
-            const enum kv_save_result saved = kv_save_one(cache->space, &offer, saving);
+            const enum kv_save_result saved = save_block(cache, b, saving);
             if (saved != SAVE_ON) return saved;
         }
     return SAVE_ON;
@@ -739,16 +784,23 @@ void prefix_cache_drop_checkpoint(struct prefix_cache *cache, uint32_t block) {
     b->checkpoint = CHECKPOINT_NONE;
 }
 
+static void offer_and_drop_checkpoint(struct prefix_cache *cache, uint32_t block) {
+    offer_checkpoint(cache, block);
+    prefix_cache_drop_checkpoint(cache, block);
+}
+
 void prefix_cache_evict_checkpoint(struct prefix_cache *cache, uint32_t block) {
     struct checkpoints *list = cache->space->checkpoints;
+    struct kv_disk *disk = cache->space->disk;
     struct block *b = &cache->blocks[block];
     if (!checkpoints_has_store(list)) {
-        prefix_cache_drop_checkpoint(cache, block);
+        offer_and_drop_checkpoint(cache, block);
         return;
     }
     if (checkpoints_store_is_full(list))
-        prefix_cache_drop_checkpoint(cache, checkpoints_oldest_stored(list));
+        offer_and_drop_checkpoint(cache, checkpoints_oldest_stored(list));
     b->checkpoint = checkpoints_store(list, b->checkpoint);
+    checkpoints_set_written_at(list, b->checkpoint, disk ? kv_disk_n_submitted(disk) : 0);
 }
 
 uint32_t prefix_cache_n_blocks(const struct prefix_cache *cache) {

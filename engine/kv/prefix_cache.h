@@ -39,8 +39,8 @@
  * useless until a sequence computes it again, and grows old like others.
  *
  * With a tier on disk (disk/disk.h) a block is offered to it when it leaves the host pool, or the
- * device where there is none.  A block is not offered if all that it has for sparse layers is a
- * token block.
+ * device where there is none.  So is its checkpoint.  A block is not offered if all that it has for
+ * sparse layers is a token block.
  *
  * A feed (kv_feed.h) is told where blocks without a salt are that a sequence with the usual policy
  * could use: on the device or in the host pool.  A block is told only while its parent is.
@@ -133,7 +133,8 @@ void prefix_cache_set_checkpoint(struct prefix_cache *cache, uint32_t block, uin
 /* Releases the block's checkpoint, if it has one.  The block stays. */
 void prefix_cache_drop_checkpoint(struct prefix_cache *cache, uint32_t block);
 /* Makes the slot of the block's checkpoint free, which no sequence may hold.  The checkpoint moves
- * to the store, if there is one, or else is dropped. */
+ * to the store, if there is one, or else is dropped.  What is dropped is offered to the tier on
+ * disk. */
 void prefix_cache_evict_checkpoint(struct prefix_cache *cache, uint32_t block);
 
 /* Returns when the pages that are evicted next were needed last, as a value of prefix_cache_tick();

@@ -3,7 +3,10 @@
  * A reading names the text's blocks from the first one on and asks for those that the cache lacks,
  * WINDOW of them at a time.  Blocks are inserted in order, as many as have arrived.  Meanwhile
  * the reading uses the whole chain, and stops using it from its end, as a sequence does:
- * children stay older than their parents (prefix_cache.h). */
+ * children stay older than their parents (prefix_cache.h).
+ *
+ * Where a model has recurrent layers, a reading ends with the last block whose checkpoint is on
+ * disk, and with that checkpoint. */
 #include "engine/kv/read_ahead.h"
 
 #include <assert.h>
@@ -13,6 +16,7 @@
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/device/pages.h"
+#include "engine/kv/checkpoints.h"
 #include "engine/kv/demand.h"
 #include "engine/kv/disk/disk.h"
 #include "engine/kv/kv_sequence.h"
@@ -29,6 +33,14 @@
  * it had found were evicted; and how long it waits for the next file. */
 enum { WINDOW = 64, MAX_BEGINNINGS = 4 };
 static const double patience_s = 5;
+
+/* A checkpoint that a reading ends with. */
+struct reading_checkpoint {
+    struct disk_key key;
+    struct disk_id id; /* kind 0: it ends with none */
+    struct disk_job *arrived;
+    bool is_asked, is_taken;
+};
 
 struct kv_reading {
     struct kv_sequence *kv;
@@ -52,6 +64,7 @@ struct kv_reading {
     uint32_t *needs;                  /* and which of their pages: prefix_cache_use() */
     uint32_t *pages;                  /* [n_layers]: of a new block, in the order of its file */
     struct page_list *lists;          /* [n_layers]: the same, as lists of one page */
+    struct reading_checkpoint checkpoint; /* of the last block */
 };
 
 /* ---- what the disk has ---- */
@@ -60,6 +73,7 @@ static void destroy(struct kv_reading *r) {
     if (!r) return;
     for (int i = 0; i < WINDOW; i++)
         if (r->arrived[i]) kv_disk_free(r->kv->space->disk, r->arrived[i]);
+    if (r->checkpoint.arrived) kv_disk_free(r->kv->space->disk, r->checkpoint.arrived);
     free(r->ids);
     free(r->blocks);
     free(r->needs);
@@ -96,20 +110,39 @@ static struct disk_key key_of(const struct kv_reading *r, uint32_t block) {
     return kv_block_key(r->kv->salt, block > 0 ? &r->ids[block - 1] : NULL, tokens_of(r, block));
 }
 
-/* Tells whether the disk has blocks that follow the cache's. */
+/* Tells whether the disk has the checkpoint of a block; the reading would end with it. */
+static bool find_checkpoint(struct kv_reading *r, uint32_t block) {
+    struct disk_key key = key_of(r, block);
+    key.kind = DISK_CHECKPOINT;
+    const struct disk_id id = kv_disk_id(r->kv->space->disk, &key);
+    if (!kv_disk_can_read(r->kv->space->disk, &id)) return false;
+    r->checkpoint.key = key;
+    r->checkpoint.id = id;
+    return true;
+}
+
+/* Tells whether the disk has blocks that follow the cache's, or a checkpoint behind the cache's
+ * last one. */
 static bool find_blocks(struct kv_reading *r, uint32_t n_max) {
     const struct kv_sequence *kv = r->kv;
     struct kv_disk *disk = kv->space->disk;
     const uint32_t n = min_u32(n_max / PAGE_TOKENS, sequence_prefix_n_hashes(kv));
     if (n == 0) return false;
-    const uint32_t n_found = sequence_prefix_find(kv, r->tokens, n_max).n_tokens / PAGE_TOKENS;
+    const struct prefix_match match = sequence_prefix_find(kv, r->tokens, n_max);
+    const bool is_recurrent = kv->space->state_slots != NULL;
+    const uint32_t n_found = match.n_tokens / PAGE_TOKENS,
+                   n_cached = is_recurrent ? match.n_cached / PAGE_TOKENS : n_found;
+    uint32_t n_readable = 0;
     r->ids = calloc(n, sizeof(*r->ids));
-    for (r->n_end = 0; r->ids && r->n_end < n; r->n_end++) {
-        const struct disk_key key = key_of(r, r->n_end);
-        r->ids[r->n_end] = kv_disk_id(disk, &key);
-        if (r->n_end >= n_found && !kv_disk_can_read(disk, &r->ids[r->n_end])) break;
+    for (; r->ids && n_readable < n; n_readable++) {
+        const struct disk_key key = key_of(r, n_readable);
+        r->ids[n_readable] = kv_disk_id(disk, &key);
+        if (n_readable >= n_cached && !kv_disk_can_read(disk, &r->ids[n_readable])) break;
+        if (is_recurrent && n_readable >= n_found && find_checkpoint(r, n_readable))
+            r->n_end = n_readable + 1;
     }
-    r->n_asked = r->n_taken = n_found;
+    if (!is_recurrent) r->n_end = n_readable;
+    r->n_asked = r->n_taken = min_u32(n_cached, r->n_end);
     r->window_from = kv_window_n_behind(kv->space, r->n_end * PAGE_TOKENS);
     return r->n_end > n_found;
 }
@@ -137,6 +170,20 @@ static void ask(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) 
 
 /* ---- reading ---- */
 
+/* Tells whether all that is to be read has been taken into the caches. */
+static bool is_complete(const struct kv_reading *r) {
+    return r->n_taken == r->n_end && (r->checkpoint.id.kind == 0 || r->checkpoint.is_taken);
+}
+
+/* Asks for the checkpoint once all blocks have been asked for. */
+static void ask_for_checkpoint(struct kv_reading *r) {
+    struct reading_checkpoint *state = &r->checkpoint;
+    struct kv_disk *disk = r->kv->space->disk;
+    if (state->id.kind == 0 || state->is_asked || r->n_asked < r->n_end) return;
+    state->is_asked = kv_disk_read(disk, &state->key, &state->id, r->serial) != NULL;
+    if (!state->is_asked && !kv_disk_can_read(disk, &state->id)) r->is_over = true;
+}
+
 static void ask_for_blocks(struct kv_reading *r) {
     struct kv_disk *disk = r->kv->space->disk;
     for (; r->n_asked < min_u32(r->n_end, r->n_taken + WINDOW); r->n_asked++) {
@@ -157,7 +204,10 @@ static void ask_for_state(struct kv_reading *r) {
 
 static void ask_further(struct kv_reading *r) {
     if (r->is_state) ask_for_state(r);
-    else ask_for_blocks(r);
+    else {
+        ask_for_blocks(r);
+        ask_for_checkpoint(r);
+    }
 }
 
 /* Tells whether n_pages are to be had beside those that the other readings are for: they would
@@ -318,7 +368,52 @@ static int take_blocks(struct kv_reading *r, struct error *err) {
     }
     unuse(r, n_used);
     r->since_s = clock_seconds();
-    r->is_over |= code != 0 || r->n_taken == r->n_end;
+    r->is_over |= code != 0 || is_complete(r);
+    return code == ERR_DEVICE ? code : 0;
+}
+
+/* ---- the checkpoint behind them ---- */
+
+/* Returns the block before token n_taken of the text, which may have been evicted. */
+static uint32_t find_last(const struct kv_reading *r) {
+    const struct kv_sequence *kv = r->kv;
+    uint32_t block = PREFIX_NONE;
+    for (uint32_t i = 0; i < r->n_taken; i++) {
+        block = prefix_cache_find(kv->space->cache, block, kv->salt, sequence_prefix_hash(kv, i),
+                                  tokens_of(r, i));
+        if (block == PREFIX_NONE) break;
+    }
+    return block;
+}
+
+/* Gives the checkpoint to its block, unless that has one by now.  ERR_DEVICE. */
+static int insert_checkpoint(const struct kv_reading *r, uint32_t block, const struct disk_job *job,
+                             struct error *err) {
+    const struct kv_space *space = r->kv->space;
+    uint32_t slot;
+    if (prefix_cache_checkpoint(space->cache, block) != CHECKPOINT_NONE) return 0;
+    if (job->head.n_pages * page_io_page_bytes(&space->io) < checkpoints_bytes(space->checkpoints))
+        return ERR_NOT_FOUND;
+    if (kv_make_states_free(space, 1)) return ERR_FULL;
+    page_pool_take_sure(space->state_slots, &slot, 1);
+    const int code = checkpoints_fill(space->checkpoints, slot, job->pages, err);
+    if (code) page_pool_release(space->state_slots, &slot, 1);
+    else prefix_cache_set_checkpoint(space->cache, block, slot);
+    return code;
+}
+
+/* Takes the checkpoint once it has arrived and its block is in the cache.  ERR_DEVICE. */
+static int take_checkpoint(struct kv_reading *r, struct error *err) {
+    struct disk_job *job = r->checkpoint.arrived;
+    if (!job || r->n_taken < r->n_end) return 0;
+    const uint32_t block = find_last(r);
+    int code = job->failed ? ERR_NOT_FOUND : 0;
+    r->is_lost = block == PREFIX_NONE;
+    if (!code && !r->is_lost) code = insert_checkpoint(r, block, job, err);
+    r->checkpoint.is_taken = !code && !r->is_lost;
+    r->checkpoint.arrived = NULL;
+    kv_disk_free(r->kv->space->disk, job);
+    r->is_over = true;
     return code == ERR_DEVICE ? code : 0;
 }
 
@@ -384,6 +479,10 @@ static void sort_in(const struct kv_space *space, struct disk_job *job) {
     for (uint32_t i = 0; i < readings->n; i++) {
         struct kv_reading *r = readings->all[i];
         if (r->serial != job->owner) continue;
+        if (job->head.key.kind == DISK_CHECKPOINT) {
+            r->checkpoint.arrived = job;
+            return;
+        }
         const uint32_t block = r->is_state ? 0 : job->head.key.n_before / PAGE_TOKENS;
         assert(!r->arrived[block % WINDOW]);
         r->arrived[block % WINDOW] = job;
@@ -393,11 +492,13 @@ static void sort_in(const struct kv_space *space, struct disk_job *job) {
 }
 
 /* Ends a reading: what is in the cache will be found there.  On disk, parents become newer than
- * their children. */
+ * their children, and than a checkpoint. */
 static void end(struct kv_reading *r) {
     struct kv_sequence *kv = r->kv;
-    const bool again = r->is_lost && kv->reading.n_beginnings < MAX_BEGINNINGS;
-    kv->reading.n_cached = r->n_taken * PAGE_TOKENS;
+    const bool again = r->is_lost && kv->reading.n_beginnings < MAX_BEGINNINGS,
+               begins_there = r->is_state || is_complete(r) || !kv->space->state_slots;
+    kv->reading.n_cached = begins_there ? r->n_taken * PAGE_TOKENS : 0;
+    if (r->checkpoint.is_taken) kv_disk_touch(kv->space->disk, &r->checkpoint.id);
     for (uint32_t i = r->n_taken; !r->is_state && i-- > 0;)
         kv_disk_touch(kv->space->disk, &r->ids[i]);
     kv_forget_reading(kv);
@@ -415,6 +516,7 @@ int kv_readings_advance(const struct kv_space *space, struct error *err) {
     for (uint32_t i = readings->n; i-- > 0 && !code;) {
         struct kv_reading *r = readings->all[i];
         code = r->is_state ? take_state(r, err) : take_blocks(r, err);
+        if (!code) code = take_checkpoint(r, err);
         if (!r->is_over) ask_further(r);
         if (r->is_over || clock_seconds() > r->since_s + patience_s) end(r);
     }

@@ -2,7 +2,8 @@
  *
  *   waiting sequence ──kv_read_ahead()──► reading: jobs of the tier, in the order of the text
  *                                              │ they come back in any order
- *   blocks with pages, or a state  ◄───────────┘ kv_readings_advance()
+ *   blocks with pages, the last one's          │
+ *   checkpoint, or a state  ◄──────────────────┘ kv_readings_advance()
  *
  * A sequence that waits asks once what the disk has beyond the caches.  If that is something, it is
  * held back while others run.  What arrives becomes unused blocks of the prefix cache, or a cached

@@ -136,15 +136,19 @@ def test_evicted_checkpoints_are_found_in_the_hosts_memory(model, fresh):
             assert n_cached == 192
 
 
+def leave(server, prompt):
+    """Asks for a long answer, and goes away."""
+    try:
+        server.post("/v1/completions", {"prompt": prompt, "max_tokens": 4000, "ignore_eos": True},
+                    timeout=0.05)
+    except TimeoutError:
+        pass
+
+
 def test_clients_that_leave_give_their_states_back(model):
     with Server(model.parent, *SETTINGS, "--kv-cache-memory", "64M", model=model) as left:
         for i in range(12):
-            prompt = text(2000, f"left {i}")
-            try:
-                left.post("/v1/completions", {"prompt": prompt, "max_tokens": 4000,
-                                              "ignore_eos": True}, timeout=0.05)
-            except TimeoutError:
-                pass
+            leave(left, text(2000, f"left {i}"))
         left.wait_idle(20)
         metrics = left.metrics()
         assert metrics["quire_recurrent_states_used"] == metrics["quire_checkpoints"]
@@ -162,9 +166,30 @@ def test_budgets_are_of_the_layers_that_attend(model, policy):
     assert values[0][0] == golden["greedy"]
 
 
+def test_conversations_go_on_after_restarts(model, fresh, tmp_path):
+    """Each turn by another server, with so few slots that most checkpoints are on the disk alone.
+    Clients leave, and some texts are edited in the middle."""
+    n_texts, n_turns = (64, 20) if LONG else (4, 4)
+    texts = [text(150 + 47 * i, f"restarted {i}") for i in range(n_texts)]
+    n_computed, n_read = [0] * n_texts, 0
+    for turn in range(n_turns):
+        with Server(model.parent, *SETTINGS, "--kv-cache-memory", "8M", "--kv-disk-path",
+                    tmp_path / "disk", model=model) as restarted:
+            for i, so_far in enumerate(texts):
+                leave(restarted, so_far + text(500, f"{turn} of {i}, left"))
+                answer, n_cached = check(restarted, fresh, so_far, max_tokens=70 + 17 * (i % 3))
+                assert n_cached >= n_computed[i] // PAGE_TOKENS * PAGE_TOKENS
+                n_computed[i] = len(so_far) + len(answer) - 1
+                texts[i] = so_far + answer + text(30, f"turn {turn} of {i}, restarted")
+                if (turn + i) % 5 == 4:
+                    texts[i] = texts[i][:100] + text(60, f"{turn} of {i}, edited") + texts[i][160:]
+                    n_computed[i] = 0
+            n_read += restarted.metrics()["quire_kv_disk_hits_total"]
+    assert n_read > 0
+
+
 def test_refuses_by_name_what_has_no_place_for_states(model):
-    for settings, named in ((("--kv-disk-path", model.parent / "disk"), "--kv-disk-path"),
-                            (("--speculation", "suffix"), "--speculation suffix")):
+    for settings, named in ((("--speculation", "suffix"), "--speculation suffix"),):
         refused = Server(model.parent, *SETTINGS, *settings, model=model, wait=False)
         assert refused.process.wait(30) != 0
         assert named in refused.log and "recurrent layers" in refused.log

@@ -6,11 +6,11 @@
  *   kv_disk_read ──────────────────────────────────►  read, check everything
  *   kv_disk_take_done ◄────────────────────────────   items, or that there is none; wake()
  *
- * An item is a block of the prefix cache or a state (format.h).  The tier does not know what is in
- * its pages.  The engine thread never waits for a file: it asks the index, which is in memory, and
- * queues copies.  Copies that wait to be written take at most DISK_WRITE_BYTES, files that are
- * being read DISK_READ_BYTES, or one item each if that is larger.  What does not fit is not
- * written, and costs only hits; so does a disk that is full or fails.
+ * An item is a block of the prefix cache, a state, or a checkpoint (format.h).  The tier does not
+ * know what is in its pages.  The engine thread never waits for a file: it asks the index, which is
+ * in memory, and queues copies.  Copies that wait to be written take at most DISK_WRITE_BYTES, and
+ * files that are being read DISK_READ_BYTES, or one item each if that is larger.  What does not fit
+ * is not written, and costs only hits; so does a disk that is full or fails.
  *
  * Copies from a device that runs ahead may not be there yet when begin_write's caller returns.  So
  * the tier counts submitted steps, and knows which of them have completed.

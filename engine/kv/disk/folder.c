@@ -27,6 +27,13 @@ enum { ID_DIGITS = 32 };
 
 /* ---- names ---- */
 
+/* How names end, by the kind of the item. */
+static const char kinds[] = {[0] = '-',
+                             [DISK_BLOCK] = 'b',
+                             [DISK_STATE] = 's',
+                             [DISK_CHECKPOINT] = 'c',
+                             [DISK_N_KINDS + 1] = 0};
+
 struct file_name {
     char text[NAME_BYTES];
 };
@@ -35,7 +42,7 @@ static struct file_name name_of(const struct disk_id *id) {
     struct file_name name;
     snprintf(name.text, sizeof(name.text), "%02x/%016" PRIx64 "%016" PRIx64 ".%c%" PRIx32,
              (unsigned)(id->name.words[0] >> 56), id->name.words[0], id->name.words[1],
-             id->kind == DISK_BLOCK ? 'b' : 's', id->n_tokens);
+             kinds[id->kind], id->n_tokens);
     return name;
 }
 
@@ -61,12 +68,12 @@ static bool read_name(struct disk_id *out, const char *text, unsigned part) {
     const size_t n = strlen(text);
     uint64_t n_tokens;
     if (n < ID_DIGITS + 3 || n > ID_DIGITS + 10 || text[ID_DIGITS] != '.') return false;
-    const char kind = text[ID_DIGITS + 1];
-    if (kind != 'b' && kind != 's') return false;
+    const char *kind = strchr(kinds + DISK_BLOCK, text[ID_DIGITS + 1]);
+    if (!kind || !*kind) return false;
     if (!read_hex(&out->name.words[0], text, 16) || !read_hex(&out->name.words[1], text + 16, 16) ||
         !read_hex(&n_tokens, text + ID_DIGITS + 2, n - ID_DIGITS - 2))
         return false;
-    out->kind = kind == 'b' ? DISK_BLOCK : DISK_STATE;
+    out->kind = (uint32_t)(kind - kinds);
     out->n_tokens = (uint32_t)n_tokens;
     return out->name.words[0] >> 56 == part && text[ID_DIGITS + 2] != '0';
 }

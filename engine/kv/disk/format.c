@@ -101,7 +101,7 @@ int disk_format_read(struct disk_head *out, const char *file, size_t size) {
     if (size < sizeof(h)) return ERR_INVALID;
     memcpy(&h, file, sizeof(h));
     if (memcmp(h.magic, magic, sizeof(magic)) != 0 || h.order != ORDER) return ERR_INVALID;
-    if (h.kind != DISK_BLOCK && h.kind != DISK_STATE) return ERR_INVALID;
+    if (h.kind < DISK_BLOCK || h.kind > DISK_N_KINDS) return ERR_INVALID;
     if (!has_size(&h, size) || !has_head_checksum(&h, file)) return ERR_INVALID;
     const size_t at = disk_format_payload(h.n_tokens);
     if (crc32c(0, file + at, size - at) != h.pages_crc) return ERR_INVALID;

@@ -1,4 +1,4 @@
-/* format.h - a file of the tier on disk: one cached block of a prefix, or one state.
+/* format.h - a file of the tier on disk: one block of a prefix, one state, or one checkpoint.
  *
  *   [ head, 152 bytes | tokens, u32 each | zeros up to 64 bytes | pages, one behind the other ]
  *     checksum of all before the pages ──┘    checksum of the pages, in the head
@@ -21,15 +21,15 @@
 
 #include "engine/base/digest.h"
 
-enum { DISK_BLOCK = 1, DISK_STATE = 2 };
+enum { DISK_BLOCK = 1, DISK_STATE, DISK_CHECKPOINT, DISK_N_KINDS = DISK_CHECKPOINT };
 enum { DISK_N_WORDS = 8, DISK_N_NOTES = 2 };
 
 /* What an item is: two items are the same if all of this is. */
 struct disk_key {
-    uint32_t kind;               /* DISK_BLOCK, DISK_STATE */
+    uint32_t kind;               /* DISK_BLOCK, … */
     uint32_t n_before, n_tokens; /* of the text: before the item, and the item's own */
     uint64_t words[DISK_N_WORDS];
-    struct digest_value parent; /* a block's parent's name; else zero */
+    struct digest_value parent; /* a block's parent's name, or its checkpoint's; else zero */
     const uint32_t *tokens;     /* [n_tokens], borrowed */
 };
 
