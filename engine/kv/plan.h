@@ -40,7 +40,8 @@ struct kv_plan {
      * (kinds/bounded.c, kinds/moved.c). */
     bool layer_major;
     uint32_t n_buffer_pages; /* of each buffer; 0 unless the prompt is layer-major */
-    uint32_t n_prompt;       /* tokens of the prompt */
+    uint32_t n_prompt;       /* tokens of the prompt, */
+    uint32_t n_before_last;  /* and of it before its last message; 0: unknown */
     uint32_t n_most;         /* tokens that the text may have in the end, <= KV_MAX_TEXT */
     uint32_t step_rows; /* the most rows that a step, or a prompt's slices, append to a window */
 };

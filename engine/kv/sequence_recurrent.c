@@ -1,6 +1,7 @@
 /* sequence_recurrent.c - see sequence_recurrent.h. */
 #include "engine/kv/sequence_recurrent.h"
 
+#include "engine/base/count.h"
 #include "engine/base/sizes.h"
 #include "engine/device/pages.h"
 #include "engine/device/recurrent.h"
@@ -97,13 +98,20 @@ static uint32_t last_end(const struct kv_sequence *kv) {
     return (kv->plan.n_prompt - 1) / PAGE_TOKENS * PAGE_TOKENS;
 }
 
+/* Returns the end of the last block before the prompt's last message; 0: it gets no checkpoint. */
+static uint32_t end_before_last(const struct kv_sequence *kv) {
+    const uint32_t n = kv->plan.n_before_last / PAGE_TOKENS * PAGE_TOKENS;
+    return n >= kv->n_found + RECURRENT_MIN_LAST ? n : 0;
+}
+
 /* Returns the next end of a block in the prompt that gets a checkpoint, UINT32_MAX: there is
  * none. */
 static uint32_t next_end(const struct kv_sequence *kv, uint32_t n_tokens) {
     const uint32_t every = kv->space->checkpoint_tokens, last = last_end(kv),
-                   ends[] = {(n_tokens / every + 1) * every, kv->recurrent.branch, last};
+                   ends[] = {(n_tokens / every + 1) * every, kv->recurrent.branch,
+                             end_before_last(kv), last};
     uint32_t next = UINT32_MAX;
-    for (int i = 0; i < 3 && sequence_prefix_is_shared(kv); i++)
+    for (size_t i = 0; i < COUNT(ends) && sequence_prefix_is_shared(kv); i++)
         if (ends[i] > n_tokens && ends[i] <= last) next = min_u32(next, ends[i]);
     return next;
 }

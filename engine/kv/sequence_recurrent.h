@@ -11,6 +11,8 @@
  *
  *   - every checkpoint_tokens tokens (kv_space.h);
  *   - where the prompt leaves what is cached of it: others may leave it there, too;
+ *   - before the prompt's last message, which may be edited: if that is RECURRENT_MIN_LAST tokens
+ *     behind where the sequence began;
  *   - at the prompt's last one, from which its other choices begin;
  *   - at the newest one of the answer, in place of the one before: there the next turn begins.
  *
@@ -33,6 +35,9 @@
 struct error;
 struct kv_sequence;
 struct step_seq;
+
+/* For fewer tokens a step is not cut. */
+enum { RECURRENT_MIN_LAST = 512 };
 
 /* The most that wait at a time; each step in flight leaves at most one. */
 enum { RECURRENT_MAX_PENDING = 4 };

@@ -24,6 +24,7 @@ struct request_plan request_plan_make(const struct sequence_shared *shared,
                                                         request->params.n_prompt_logprobs >= 0);
     struct request_plan plan = {
         .kv = kv_plan_make(&request->kv, request->n_prompt, request->params.max_tokens)};
+    plan.kv.n_before_last = min_u32(request->n_before_last, request->n_prompt);
     kv_plan_divide(&plan.kv, &request->kv_override, shared->space);
     plan.prefill = prefill_plan_make(&request->prefill, &shared->prefill, dense, &plan.kv);
     plan.kv.step_rows = step_rows(shared, request->n_prompt, plan.prefill.is_sparse);

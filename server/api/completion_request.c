@@ -316,6 +316,7 @@ static int tokenize(struct completion_request *request, const struct tokenizer *
         int rc = prompt->text ? tokenize_text(request, prompt, tokenizer, limits, cache, err) : 0;
         if (!rc && runs) rc = check_length(request, prompt->tokens.n, limits, err);
         if (rc) return rc;
+        prompt_find_last(prompt, tokenizer);
         total += prompt->tokens.n;
         if (total * request->best_of > REQUEST_MAX_COPIED_TOKENS) return refuse_total(err);
     }

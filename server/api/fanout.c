@@ -67,6 +67,7 @@ static int fill(struct engine_request *out, const struct completion_request *req
     *params = copy_params(&request->params);
     out->n_prompt = (uint32_t)prompt->tokens.n;
     out->n_spare = PROMPT_SPARE_TOKENS;
+    out->n_before_last = prompt->n_before_last;
     out->prompt = give_prompt(&prompt->tokens, !is_last || request->return_token_ids);
     out->kv = kv_policy_resolve(&request->kv, out->n_prompt);
     out->kv_override = kv_policy_resolve_part(&request->kv, out->n_prompt);

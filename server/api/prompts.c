@@ -80,6 +80,27 @@ int prompt_list_take_rendered(struct prompt_list *list, struct template_text *te
     return 0;
 }
 
+/* Returns where the last text begins that is not the template's. */
+static size_t last_text_at(const struct prompt *prompt) {
+    size_t n = prompt->n_trusted;
+    if (n > 0 && prompt->trusted[n - 1].end == prompt->length) n--;
+    return n > 0 ? prompt->trusted[n - 1].end : 0;
+}
+
+/* Counts tokens from the end.  Where their bytes are not those of the text, as with other white
+ * space, the number is off by a few. */
+void prompt_find_last(struct prompt *prompt, const struct tokenizer *tokenizer) {
+    if (!prompt->rendered) return;
+    const size_t n_behind = prompt->length - last_text_at(prompt);
+    size_t n_bytes = 0, n = prompt->tokens.n;
+    while (n > 0 && n_bytes < n_behind) {
+        size_t length = 0;
+        tokenizer_token_bytes(tokenizer, prompt->tokens.ids[--n], &length);
+        n_bytes += length;
+    }
+    prompt->n_before_last = (uint32_t)n;
+}
+
 static char peek(struct prompt_reader *r) {
     while (r->at < r->end && json_is_space(*r->at)) r->at++;
     return r->at < r->end ? *r->at : 0;

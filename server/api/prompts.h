@@ -33,6 +33,9 @@ struct prompt {
     struct byte_span *trusted; /* [n_trusted] */
     size_t n_trusted;
     struct token_list tokens;
+    /* Of a rendered chat: tokens before its last message, the last text that is a client's.  0:
+     * there is none. */
+    uint32_t n_before_last;
 };
 
 /* Zero-initialise. */
@@ -51,6 +54,9 @@ int prompt_list_add_text(struct prompt_list *list, const char *text, size_t leng
 /* Adds a rendered chat, which it takes: *text is empty afterwards. */
 int prompt_list_take_rendered(struct prompt_list *list, struct template_text *text,
                               struct api_error *err);
+
+/* Sets n_before_last of a prompt that has been tokenised. */
+void prompt_find_last(struct prompt *prompt, const struct tokenizer *tokenizer);
 
 /* Reads an array of any of the three kinds.  Ids must be below n_vocab; param names the member in
  * messages. */

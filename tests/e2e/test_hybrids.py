@@ -11,6 +11,7 @@ from test_families import DATA, N_VOCAB, link_checkpoint
 
 CONTEXT, PAGE_TOKENS, N_TAIL = 65536 if LONG else 16384, 64, 150
 CHECKPOINT = "qwen3_5-gqa-bf16-head16"
+TEMPLATE = "{% for m in messages %}{{ '<s>' }}{{ m.content }}{{ '</s>' }}{% endfor %}{{ '<s>' }}"
 SETTINGS = ("--max-num-seqs", 8, "--max-model-len", CONTEXT, "--allowed-kv-policies", "full",
             "--max-num-batched-tokens", 1024)
 
@@ -22,6 +23,7 @@ def model(tmp_path_factory):
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").unlink()
     (path / "config.json").write_text(json.dumps({**config, "max_position_embeddings": CONTEXT}))
+    (path / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
     return path
 
 
@@ -100,6 +102,31 @@ def test_an_edit_in_the_middle_begins_at_the_checkpoint_before_it(server, fresh)
     edited = whole[:8500] + text(300, "an edit")
     assert check(server, fresh, edited)[1] == 8192
     assert check(server, fresh, edited + text(20, "more"))[1] >= 8800 - PAGE_TOKENS
+
+
+def chat(server, contents):
+    """The answer to messages of the user and the assistant in turns, and how much was cached."""
+    reply = server.post("/v1/chat/completions", {
+        "messages": [{"role": "assistant" if i % 2 else "user", "content": content}
+                     for i, content in enumerate(contents)],
+        "temperature": 0, "max_tokens": 8, "ignore_eos": True, "logprobs": True}).json()
+    tokens = reply["choices"][0]["logprobs"]["content"]
+    return ([(token["token"], token["logprob"]) for token in tokens],
+            reply["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+
+def test_a_last_message_may_be_edited(server, fresh):
+    """The first sight of a conversation leaves a checkpoint before its last message."""
+    def letters(n, seed):
+        return "".join(chr(0x4E00 + token - 3) for token in text(n, seed))
+
+    before = [letters(3000, "first"), letters(200, "second")]
+    n_before = 3000 + 200 + 5  # two marks around each, and one in front of the last
+    for i, n in enumerate((700, 300, 1200)):
+        contents = before + [letters(n, f"last {i}")]
+        answer, n_cached = chat(server, contents)
+        assert answer == chat(fresh, contents)[0]
+        assert n_cached == (n_before // PAGE_TOKENS * PAGE_TOKENS if i else 0)
 
 
 def test_all_choices_of_a_prompt_are_equal_to_one(server, fresh):
