@@ -6,14 +6,16 @@ import random
 
 import pytest
 
-from server import LONG, Server
+from precision import EXACT
+from server import INVARIANT, LONG, Server
 from test_families import DATA, N_VOCAB, link_checkpoint
 
 CONTEXT, PAGE_TOKENS, N_TAIL = 65536 if LONG else 16384, 64, 150
 CHECKPOINT = "qwen3_5-gqa-bf16-head16"
 TEMPLATE = "{% for m in messages %}{{ '<s>' }}{{ m.content }}{{ '</s>' }}{% endfor %}{{ '<s>' }}"
 SETTINGS = ("--max-num-seqs", 8, "--max-model-len", CONTEXT, "--allowed-kv-policies", "full",
-            "--max-num-batched-tokens", 1024)
+            "--max-num-batched-tokens", 1024, *INVARIANT)
+NEAR = 0.3  # log-probabilities of which bf16 may choose either
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +48,11 @@ def text(n, seed):
     return [generator.randrange(3, N_VOCAB) for _ in range(n)]
 
 
+def letters(tokens):
+    """The text of tokens that are not special."""
+    return "".join(chr(0x4E00 + token - 3) for token in tokens)
+
+
 def ask(server, prompt, **parameters):
     """The answer's tokens with their log-probabilities, and how many tokens were cached."""
     answer = server.complete(prompt, ignore_eos=True, return_token_ids=True, logprobs=1,
@@ -62,14 +69,24 @@ def check(server, fresh, prompt, **parameters):
     return values[0][0], n_cached
 
 
+def check_golden(server, golden, **parameters):
+    """The answer must be the golden one; where bf16 rounds, up to the first near tie."""
+    answer = server.complete(golden["tokens"], ignore_eos=True, return_token_ids=True, logprobs=5,
+                             max_tokens=len(golden["greedy"]), **parameters)["choices"][0]
+    if answer["token_ids"] == golden["greedy"]:
+        return
+    pairs = list(zip(answer["token_ids"], golden["greedy"], answer["logprobs"]["top_logprobs"],
+                     strict=True))
+    wanted, top = next((b, top) for a, b, top in pairs if a != b)
+    assert not EXACT and top.get(letters([wanted]), -100) > max(top.values()) - NEAR, pairs
+
+
 def test_answers_are_those_of_the_goldens(server):
-    """Each greedy token by itself, and all of them beside one another."""
-    for prompt in json.loads((DATA / CHECKPOINT / "goldens.json").read_text())["prompts"]:
+    """Each by itself, and all of them beside one another."""
+    for golden in json.loads((DATA / CHECKPOINT / "goldens.json").read_text())["prompts"]:
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
-            asked = [pool.submit(ask, server, prompt["tokens"], max_tokens=len(prompt["greedy"]))
-                     for _ in range(4)]
-        for done in asked:
-            assert done.result()[0][0][0] == prompt["greedy"]
+            for done in [pool.submit(check_golden, server, golden) for _ in range(4)]:
+                done.result()
 
 
 @pytest.mark.parametrize("n_shared", [1, 100, 500, 1500, 2200, 7000] + [50000] * LONG)
@@ -84,6 +101,12 @@ def test_the_third_prompt_finds_what_all_share(server, fresh, n_shared):
             assert n_cached >= n_shared - PAGE_TOKENS
 
 
+def n_shared(prompt, answer):
+    """How many tokens the next turn may find: the last one's row is not computed, and a
+    batch-invariant server shares no answers."""
+    return len(prompt) - 1 + (0 if INVARIANT else len(answer))
+
+
 def test_turns_go_on_where_the_last_one_ended(server, fresh):
     """Conversations that take turns: a turn computes its own tokens, and those of a block."""
     texts = [text(200 + 31 * i, f"conversation {i}") for i in range(64 if LONG else 3)]
@@ -92,7 +115,7 @@ def test_turns_go_on_where_the_last_one_ended(server, fresh):
         for i, so_far in enumerate(texts):
             answer, n_cached = check(server, fresh, so_far, max_tokens=70 + 17 * (i % 3))
             assert n_cached >= n_computed[i] // PAGE_TOKENS * PAGE_TOKENS
-            n_computed[i] = len(so_far) + len(answer) - 1  # the last token's row is not
+            n_computed[i] = n_shared(so_far, answer)
             texts[i] = so_far + answer + text(30, f"turn {turn} of {i}")
 
 
@@ -117,13 +140,10 @@ def chat(server, contents):
 
 def test_a_last_message_may_be_edited(server, fresh):
     """The first sight of a conversation leaves a checkpoint before its last message."""
-    def letters(n, seed):
-        return "".join(chr(0x4E00 + token - 3) for token in text(n, seed))
-
-    before = [letters(3000, "first"), letters(200, "second")]
+    before = [letters(text(3000, "first")), letters(text(200, "second"))]
     n_before = 3000 + 200 + 5  # two marks around each, and one in front of the last
     for i, n in enumerate((700, 300, 1200)):
-        contents = before + [letters(n, f"last {i}")]
+        contents = before + [letters(text(n, f"last {i}"))]
         answer, n_cached = chat(server, contents)
         assert answer == chat(fresh, contents)[0]
         assert n_cached == (n_before // PAGE_TOKENS * PAGE_TOKENS if i else 0)
@@ -141,13 +161,12 @@ def test_many_texts_at_once_with_few_slots(model, fresh):
     prompts = [text(300 + 90 * (i % 4), f"crowd {i % 6}") + text(5 * i, i) for i in range(24)]
     with Server(model.parent, *SETTINGS, "--kv-cache-memory", "700K", "--max-model-len", 1024,
                 model=model) as small:
-        with concurrent.futures.ThreadPoolExecutor(12) as pool:
-            answers = list(pool.map(lambda p: ask(small, p, max_tokens=100)[0], prompts))
+        answers, _ = ask(small, prompts, max_tokens=100)
         preempted = small.metrics()["quire_preemptions_total"]
         small.wait_idle()
-    assert preempted > 0
-    for prompt, answer in zip(prompts, answers):
-        assert answer == ask(fresh, prompt, max_tokens=100)[0]
+    assert (preempted == 0) == bool(INVARIANT)
+    for prompt, answer in zip(prompts, answers, strict=True):
+        assert [answer] == ask(fresh, prompt, max_tokens=100)[0]
 
 
 def test_evicted_checkpoints_are_found_in_the_hosts_memory(model, fresh):
@@ -188,9 +207,7 @@ def test_budgets_are_of_the_layers_that_attend(model, policy):
     golden = json.loads((DATA / CHECKPOINT / "goldens.json").read_text())["prompts"][-1]
     with Server(model.parent, "--kv-cache-memory", "16M", "--max-model-len", 512,
                 model=model) as all_policies:
-        values, _ = ask(all_policies, golden["tokens"], max_tokens=len(golden["greedy"]),
-                        kv_policy=policy)
-    assert values[0][0] == golden["greedy"]
+        check_golden(all_policies, golden, kv_policy=policy)
 
 
 def test_conversations_go_on_after_restarts(model, fresh, tmp_path):
@@ -206,7 +223,7 @@ def test_conversations_go_on_after_restarts(model, fresh, tmp_path):
                 leave(restarted, so_far + text(500, f"{turn} of {i}, left"))
                 answer, n_cached = check(restarted, fresh, so_far, max_tokens=70 + 17 * (i % 3))
                 assert n_cached >= n_computed[i] // PAGE_TOKENS * PAGE_TOKENS
-                n_computed[i] = len(so_far) + len(answer) - 1
+                n_computed[i] = n_shared(so_far, answer)
                 texts[i] = so_far + answer + text(30, f"turn {turn} of {i}, restarted")
                 if (turn + i) % 5 == 4:
                     texts[i] = texts[i][:100] + text(60, f"{turn} of {i}, edited") + texts[i][160:]
