@@ -8,6 +8,7 @@
 #include <float.h>
 #include <math.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,10 +25,13 @@ struct place {
     unsigned depth;
 };
 
+enum { LEADS = UINT16_MAX };
+
 struct reading {
     const json_t *root;
     const json_t **seen; /* [n_seen]: what has been read as a schema */
     const json_t **refs; /* [n_refs]: schemas that refer to others */
+    uint16_t *marks;     /* [n_seen]: the round in which leads_to_values() met one, or LEADS */
     unsigned n_seen, n_refs, n_nodes;
     struct error *err;
 };
@@ -679,25 +683,55 @@ static int read_schema(struct reading *r, json_t *schema, const struct place *at
 
 /* ---- references ---- */
 
-static bool is_seen(const struct reading *r, const json_t *schema) {
-    for (unsigned i = 0; i < r->n_seen; i++)
-        if (r->seen[i] == schema) return true;
-    return json_is_true(schema);
+static int by_address(const void *a, const void *b) {
+    const uintptr_t x = (uintptr_t) * (const json_t *const *)a,
+                    y = (uintptr_t) * (const json_t *const *)b;
+    return (x > y) - (x < y);
+}
+
+/* Finds a schema among those that have been read, which are in order.  NULL: it is not there. */
+static const json_t **find_seen(const struct reading *r, const json_t *schema) {
+    return bsearch(&schema, r->seen, r->n_seen, sizeof(*r->seen), by_address);
+}
+
+static const json_t *choices_of(const json_t *schema) {
+    static const char *const names[] = {"anyOf", "oneOf", "allOf"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const json_t *list = json_object_get(schema, names[i]);
+        if (list) return list;
+    }
+    return NULL;
+}
+
+/* Tells whether references and choices lead from a schema to one that says what a value is.  A
+ * schema that was met before in the same round has nothing more to tell. */
+static bool leads_to_values(const struct reading *r, const json_t *schema, uint16_t round) {
+    const json_t **at = find_seen(r, schema), *list = choices_of(schema), *one;
+    if (!at) return true; /* it allows any value, or is no schema, which is refused as such */
+    uint16_t *mark = &r->marks[at - r->seen];
+    if (*mark == LEADS || *mark == round) return *mark == LEADS;
+    *mark = round;
+    bool leads = !list;
+    size_t i;
+    if (json_object_get(schema, "$ref")) leads = leads_to_values(r, target_of(r, schema), round);
+    json_array_foreach(list, i, one) leads = leads || leads_to_values(r, one, round);
+    if (leads) *mark = LEADS;
+    return leads;
 }
 
 /* Checks that references lead to schemas that have been read, and not only to each other. */
 static int check_refs(struct reading *r) {
     const struct place root = {0};
+    qsort(r->seen, r->n_seen, sizeof(*r->seen), by_address);
     for (unsigned i = 0; i < r->n_refs; i++) {
-        const json_t *target = target_of(r, r->refs[i]);
-        const char *ref = json_string_value(json_object_get(r->refs[i], "$ref"));
+        const json_t *from = r->refs[i], *target = target_of(r, from);
         char what[96];
-        snprintf(what, sizeof(what), "$ref %.64s", ref);
-        if (!target || !is_seen(r, target)) return refuse(r, &root, what, "refers to no schema");
-        for (unsigned n = 0; target && json_object_get(target, "$ref"); n++) {
-            if (n > r->n_refs) return refuse(r, &root, what, "refers to itself alone");
-            target = target_of(r, target);
-        }
+        snprintf(what, sizeof(what), "$ref %.64s",
+                 json_string_value(json_object_get(from, "$ref")));
+        if (!target || !(json_is_true(target) || find_seen(r, target)))
+            return refuse(r, &root, what, "refers to no schema");
+        if (!leads_to_values(r, from, (uint16_t)(i + 1)))
+            return refuse(r, &root, what, "refers to itself alone");
     }
     return 0;
 }
@@ -708,10 +742,12 @@ int schema_prepare(json_t **out, const json_t *schema, struct error *err) {
     struct reading r = {.root = copy, .err = err};
     r.seen = calloc(SCHEMA_MAX_NODES + 1, sizeof(*r.seen));
     r.refs = calloc(SCHEMA_MAX_NODES + 1, sizeof(*r.refs));
-    int rc = copy && r.seen && r.refs ? read_schema(&r, copy, &root) : no_memory(&r);
+    r.marks = calloc(SCHEMA_MAX_NODES + 1, sizeof(*r.marks));
+    int rc = copy && r.seen && r.refs && r.marks ? read_schema(&r, copy, &root) : no_memory(&r);
     if (!rc) rc = check_refs(&r);
     free(r.seen);
     free(r.refs);
+    free(r.marks);
     if (rc) json_decref(copy);
     else *out = copy;
     return rc;

@@ -51,6 +51,9 @@ static const struct {
      "#/properties/a/items: this must be an object"},
     {"{\"$ref\":\"#/definitions/a\"}", NULL, "refers to no schema"},
     {"{\"$ref\":\"#\"}", NULL, "refers to itself alone"},
+    {"{\"$ref\":\"#/$defs/a\",\"$defs\":{\"a\":{\"anyOf\":[{\"$ref\":\"#/$defs/b\"},"
+     "{\"$ref\":\"#/$defs/a\"}]},\"b\":{\"allOf\":[{\"$ref\":\"#/$defs/a\"}]}}}",
+     NULL, "refers to itself alone"},
     {"{\"default\":{\"not\":1},\"properties\":{\"a\":{\"$ref\":\"#/default\"}}}", NULL,
      "refers to no schema"},
     {"{\"$ref\":\"other.json\"}", NULL, "$ref must be #"},
