@@ -66,17 +66,23 @@ static int append_text(struct output *out, uint32_t token, size_t *begin) {
 }
 
 /* Looks for a stop string that the bytes from `begin` to `end` complete, and cuts the text at
- * it. */
-static int match_stops(struct output *out, size_t begin, size_t end, uint32_t *index) {
+ * it.  counts: such a string ends the text; else it is passed over, but one that begins there may
+ * be complete later. */
+static int match_stops(struct output *out, size_t begin, size_t end, bool counts, uint32_t *index) {
     size_t n_read;
-    if (!stop_match_read(&out->stops, out->text + begin, end - begin, &n_read, index)) {
-        out->n_held = stop_match_held(&out->stops);
-        return 0;
+    while (stop_match_read(&out->stops, out->text + begin, end - begin, &n_read, index)) {
+        begin += n_read;
+        if (!counts) {
+            stop_match_pass(&out->stops);
+            continue;
+        }
+        out->n_text = begin;
+        if (!out->params->include_stop) out->n_text -= out->stops.patterns[*index].length;
+        out->n_held = 0;
+        return 1;
     }
-    out->n_text = begin + n_read;
-    if (!out->params->include_stop) out->n_text -= out->stops.patterns[*index].length;
-    out->n_held = 0;
-    return 1;
+    out->n_held = stop_match_held(&out->stops);
+    return 0;
 }
 
 /* Reads the text from `begin` on while it may be a thought.  What is held before one is looked
@@ -88,14 +94,14 @@ static int follow_thought(struct output *out, size_t *begin, bool counts, uint32
         const enum thought_step step = thought_take(&out->thought, out->text[*begin]);
         const enum thought_place place = out->thought.place;
         if (step == THOUGHT_HOLDS && place == THOUGHT_BEFORE) {
-            out->n_held += counts;
+            out->n_held++;
             continue;
         }
         const size_t first = *begin - (before == THOUGHT_BEFORE ? out->n_held : 0);
         out->n_held = 0;
         const bool said = (step == THOUGHT_PASSES && place == THOUGHT_BEHIND) ||
                           (before == THOUGHT_BEHIND && place == THOUGHT_HEADER);
-        if (said && counts && match_stops(out, first, *begin + 1, index)) return 1;
+        if (said && match_stops(out, first, *begin + 1, counts, index)) return 1;
     }
     return 0;
 }
@@ -104,7 +110,7 @@ static int follow_thought(struct output *out, size_t *begin, bool counts, uint32
 static int read_stops(struct output *out, size_t begin, bool counts, uint32_t *index) {
     if (out->stops.n_patterns == 0) return 0;
     if (follow_thought(out, &begin, counts, index)) return 1;
-    return counts && begin < out->n_text ? match_stops(out, begin, out->n_text, index) : 0;
+    return begin < out->n_text ? match_stops(out, begin, out->n_text, counts, index) : 0;
 }
 
 int output_push(struct output *out, const struct sample_result *result, enum output_mode mode,

@@ -40,7 +40,7 @@ void output_fini(struct output *out);
 /* How to treat a token. */
 enum output_mode {
     OUTPUT_TEXT,   /* text that may end at a stop string */
-    OUTPUT_EARLY,  /* text before min_tokens tokens: stop strings do not count */
+    OUTPUT_EARLY,  /* text before min_tokens tokens: stop strings that end in it do not count */
     OUTPUT_SILENT, /* an end token: counted, not shown */
     OUTPUT_END,    /* an end token that include_stop shows */
 };

@@ -65,6 +65,13 @@ bool stop_match_read(struct stop_match *match, const char *text, size_t n, size_
     return false;
 }
 
+void stop_match_pass(struct stop_match *match) {
+    for (uint32_t i = 0; i < match->n_patterns; i++) {
+        struct stop_pattern *p = &match->patterns[i];
+        if (p->n_matched == p->length) p->n_matched = p->fallback[p->length - 1];
+    }
+}
+
 size_t stop_match_held(const struct stop_match *match) {
     size_t held = 0;
     for (uint32_t i = 0; i < match->n_patterns; i++)

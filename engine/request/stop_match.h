@@ -34,6 +34,8 @@ void stop_match_fini(struct stop_match *match);
  * *index is the string.  *n_read is the number of bytes read. */
 bool stop_match_read(struct stop_match *match, const char *text, size_t n, size_t *n_read,
                      uint32_t *index);
+/* Reads on behind strings that were complete and do not count. */
+void stop_match_pass(struct stop_match *match);
 size_t stop_match_held(const struct stop_match *match);
 
 #endif

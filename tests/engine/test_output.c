@@ -177,6 +177,15 @@ static bool stops_at(enum thought_place place, const char *text, char **stops, u
     return stops_in(params, text, n_early, shown);
 }
 
+TEST(early_text_may_begin_a_stop_string) {
+    char *ab[] = {"ab"}, *aba[] = {"aba"}, *longer[] = {"xab", "b"};
+    assert_true(stops_at(THOUGHT_BEHIND, "ab", ab, 1, 1, ""));
+    assert_true(stops_at(THOUGHT_BEHIND, "ababab", aba, 1, 3, "ab"));
+    assert_true(stops_at(THOUGHT_BEHIND, "bxab", longer, 2, 3, "b"));
+    assert_false(stops_at(THOUGHT_BEHIND, "aba", ab, 1, 2, "aba"));
+    assert_true(stops_at(THOUGHT_BEFORE, " a b", (char *[]){" a b"}, 1, 2, ""));
+}
+
 /* The tokens ^, | and $ are marks of channels. */
 TEST(stop_strings_end_what_is_said_on_a_channel) {
     struct shown_token marks[] = {{'^', CHANNEL_NAME[0], false},
