@@ -88,6 +88,7 @@ static void run(uv_work_t *work) {
     const struct options *options = load->options;
     const int rc =
         chat_template_load(&load->chat, options->chat_template, load->model_dir, &load->err);
+    load->chat.defaults = options->template_defaults;
     if (rc || generation_load(&load->generation, load->model_dir,
                               options->generation_config == GENERATION_CONFIG_AUTO, &load->err))
         return;

@@ -33,6 +33,8 @@ struct chat_template {
     bool marks_reasoning;        /* its model marks what it thinks: */
     enum thought_form thoughts;  /* so */
     bool has_processors;         /* there is a chat_template.json, which is not used */
+    const json_t *defaults;      /* variables of requests that do not set them, of the server's
+                                    options; NULL: none */
 };
 
 /* Loads the model's template into *out, which is zeroed.  file: the setting, or NULL.  A model

@@ -15,6 +15,7 @@
 #include "server/settings/option_hint.h"
 #include "server/settings/options_help.h"
 #include "server/settings/service_links.h"
+#include "server/settings/template_defaults.h"
 
 static const char *const device_words[] = {"auto", "cpu", "cuda", NULL};
 static const char *const kv_dtype_words[] = {"auto", PAGE_FORMAT_NAMES, NULL};
@@ -158,6 +159,9 @@ static const struct option entries[] = {
     {"chat-template",
      STRING(chat_template, NULL,
             "Jinja file for /v1/chat/completions [what the model's directory has]")},
+    {"default-chat-template-kwargs",
+     STRING(default_chat_template_kwargs, NULL,
+            "variables of the chat template that a request does not set, as JSON")},
     {"generation-config",
      CHOICE(generation_config, generation_words, "auto",
             "sampling of what a request does not say; auto: that of the model's "
@@ -514,6 +518,9 @@ int options_load_words(struct options *out, size_t most, int argc, char **argv,
     if (!rc && !options.help) rc = check_together(&options, err);
     if (!rc)
         rc = kv_rules_read(&options.kv_rules, options.kv_policy, options.allowed_kv_policies, err);
+    if (!rc && options.default_chat_template_kwargs)
+        rc = template_defaults_read(&options.template_defaults,
+                                    options.default_chat_template_kwargs, err);
     if (rc) {
         options_fini(&options);
         return rc;
@@ -530,5 +537,6 @@ int options_load(struct options *out, int argc, char **argv, char *const *enviro
 void options_fini(struct options *options) {
     option_table_free(&settings, options);
     api_keys_fini(&options->keys);
+    json_decref(options->template_defaults);
     *options = (struct options){0};
 }

@@ -7,13 +7,14 @@
  * Service named quire is ignored (service_links.h).
  *
  * Thread: main, before the server runs; read-only afterwards.  Memory: the options own their
- * strings. */
+ * strings and objects. */
 #ifndef SERVER_SETTINGS_OPTIONS_H
 #define SERVER_SETTINGS_OPTIONS_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <jansson.h>
 
 #include "server/settings/api_keys.h"
 #include "server/settings/kv_rules.h"
@@ -51,6 +52,8 @@ struct options {
     char *kv_disk_path;                                   /* NULL: no tier on disk */
     char *tensor_parallel_devices;
     char *filters_file, *pattern_file, *chat_template;
+    char *default_chat_template_kwargs; /* NULL: not given */
+    json_t *template_defaults;          /* parsed from that; NULL: none */
     uint64_t port;
     uint64_t max_model_len, max_num_seqs, max_num_batched_tokens, max_num_queued_reqs;
     uint64_t kv_cache_memory, kv_cache_dtype, dtype, threads, device, isa;

@@ -217,3 +217,28 @@ def expected_tokens(server, text):
 ], ids=json.dumps)
 def test_every_dialect_gives_the_template_its_variables(shown, path, fields, text):
     assert prompt_tokens(shown, path, **fields) == expected_tokens(shown, text)
+
+
+@pytest.fixture(scope="module")
+def quiet(tmp_path_factory):
+    """A server that says what requests do not."""
+    folder = tmp_path_factory.mktemp("quiet")
+    (folder / "template.jinja").write_text(SHOW)
+    with Server(folder, "--chat-template", folder / "template.jinja", "--default-chat-template-kwargs",
+                '{"enable_thinking": false, "reasoning_effort": "low", "shout": "hey"}') as one:
+        yield one
+
+
+@pytest.mark.parametrize("path", CHATS)
+@pytest.mark.parametrize("fields,text", [
+    ({}, "x thinks:False effort:low hey"),
+    ({"chat_template_kwargs": {"shout": "a b"}}, "x thinks:False effort:low a b"),
+    ({"reasoning_effort": "high"}, "x thinks:False effort:high hey"),
+    ({"enable_thinking": True}, "x thinks:True effort:low hey"),
+    ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "x thinks:True effort:low hey"),
+    ({"chat_template_kwargs": {"thinking": True}}, "x thinks:True effort:low hey"),
+    ({"chat_template_kwargs": {"enable_thinking": True}}, "x thinks:True effort:low hey"),
+], ids=json.dumps)
+def test_the_server_says_what_a_request_does_not(quiet, path, fields, text):
+    for _ in range(2):  # nothing of a request stays in the server's own
+        assert prompt_tokens(quiet, path, **fields) == expected_tokens(quiet, text)

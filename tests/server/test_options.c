@@ -192,6 +192,9 @@ TEST(errors_name_the_option) {
         {{"--kv-policy", "streaming"}, NULL, "--kv-policy"},
         {{"--kv-policy", "{\"type\":\"streaming\",\"recent\":0}"}, NULL, "kv_policy.recent"},
         {{"--allowed-kv-policies", "streaming"}, NULL, "--allowed-kv-policies"}, /* not full */
+        {{"--default-chat-template-kwargs", "{"}, NULL, "--default-chat-template-kwargs"},
+        {{"--default-chat-template-kwargs", "[]"}, NULL, "--default-chat-template-kwargs"},
+        {{"--default-chat-template-kwargs", "{\"messages\":[]}"}, NULL, "'messages'"},
         {{"--no-port"}, NULL, "--no-port"},
         {{"--unheard-of", "1"}, NULL, "--unheard-of"},
         {{"-x"}, NULL, "-x"},

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "engine/base/error.h"
+#include "engine/base/json_tree.h"
 #include "engine/base/span.h"
 #include "engine/template/template.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -30,6 +31,7 @@
 /* What the readers of a chat's own members find.  JSON is borrowed from the body. */
 struct chat_reading {
     const json_t *messages, *documents, *effort, *kwargs;
+    const json_t *defaults; /* the server's variables of the template; NULL: none */
     enum { THINKING_DEFAULT, THINKING_ON, THINKING_OFF } thinking; /* what the client says of it */
     const json_t *tools;                                           /* NULL: none may be called */
     const struct tool_format *format;                              /* of calls to them */
@@ -346,16 +348,24 @@ static int constrain_calls(struct request_reading *r, const struct tool_demand *
     return rc ? rc : structured_set_format(r->request, param, format, r->err);
 }
 
-/* Tells what the request says of thinking.  chat_template_kwargs wins over the members, and these
- * over the effort. */
-static int thinking_of(const struct chat_reading *chat) {
+/* Tells what an object of the template's variables says of thinking. */
+static int thinking_in(const json_t *variables) {
     static const char *const names[] = {"enable_thinking", "thinking"};
     for (size_t i = 0; i < 2; i++) {
-        const json_t *value = json_object_get(chat->kwargs, names[i]);
+        const json_t *value = json_object_get(variables, names[i]);
         if (json_is_boolean(value)) return json_is_true(value) ? THINKING_ON : THINKING_OFF;
     }
+    return THINKING_DEFAULT;
+}
+
+/* Tells whether the model is to think.  chat_template_kwargs wins over the members, these over the
+ * effort, and that over what the server says. */
+static int thinking_of(const struct chat_reading *chat) {
+    const int said = thinking_in(chat->kwargs);
+    if (said != THINKING_DEFAULT) return said;
     if (chat->thinking != THINKING_DEFAULT) return chat->thinking;
-    return json_is_word(chat->effort, "none") ? THINKING_OFF : THINKING_DEFAULT;
+    if (json_is_word(chat->effort, "none")) return THINKING_OFF;
+    return thinking_in(chat->defaults);
 }
 
 /* Tells whether the client's own form of a text says where the thought ends.  It then holds from
@@ -435,11 +445,20 @@ static int set_thinking(json_t *variables, const struct chat_reading *chat) {
     return rc ? rc : json_object_set(variables, "thinking", on);
 }
 
-/* Makes what the template reads.  A request's own members win over chat_template_kwargs, and that
- * over what an effort means. */
+/* Adds the server's variables.  They are copied: other threads read the same object. */
+static bool add_defaults(json_t *variables, const struct chat_reading *chat) {
+    json_t *copy = json_tree_copy(chat->defaults);
+    const bool failed = !copy || json_object_update(variables, copy) < 0;
+    json_decref(copy);
+    return !failed;
+}
+
+/* Makes what the template reads.  A request's own members win over chat_template_kwargs, that over
+ * what an effort means, and all of them over what the server says. */
 static json_t *make_variables(const struct chat_reading *chat, json_t *messages) {
     json_t *variables = json_pack("{s:n, s:n}", "tools", "documents");
-    bool failed = !variables || set_thinking(variables, chat);
+    bool failed = !variables || (chat->defaults && !add_defaults(variables, chat)) ||
+                  set_thinking(variables, chat);
     if (chat->effort)
         failed |= json_object_set(variables, "reasoning_effort", (json_t *)chat->effort) < 0;
     if (chat->kwargs) failed |= json_object_update(variables, (json_t *)chat->kwargs) < 0;
@@ -636,7 +655,7 @@ int chat_request_parse(struct completion_request *out, struct chat_request *chat
                        const struct request_limits *limits, struct api_error *err) {
     const struct chat_template *model = limits->chat;
     struct completion_request request = completion_request_defaults(limits);
-    struct chat_reading reading = {0};
+    struct chat_reading reading = {.defaults = model ? model->defaults : NULL};
     struct request_reading r = {
         .request = &request, .limits = limits, .err = err, .own = &reading, .chat = &reading};
     struct template_text text = {0};
