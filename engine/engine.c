@@ -15,11 +15,14 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 
 #include "engine/base/clock.h"
 #include "engine/device/backend.h"
+#include "engine/device/collective.h"
+#include "engine/device/host_pool.h"
 #include "engine/engine_build.h"
 #include "engine/grammar/grammar_cache.h"
 #include "engine/kv/checkpoints.h"
@@ -28,6 +31,7 @@
 #include "engine/kv/page_pool.h"
 #include "engine/kv/prefix_cache.h"
 #include "engine/kv/state_cache.h"
+#include "engine/model/model.h"
 #include "engine/schedule/request_plan.h"
 #include "engine/schedule/scheduler.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -437,6 +441,24 @@ void engine_stats(struct engine *e, struct engine_stats *out) {
     if (!e->config.kv_feed) return;
     out->n_kv_events = kv_feed_n_put(e->config.kv_feed);
     out->n_kv_feed_broken = kv_feed_n_broken(e->config.kv_feed);
+}
+
+uint32_t engine_n_ranks(const struct engine *e) {
+    return team_n_ranks(e->team);
+}
+
+void engine_rank(const struct engine *e, uint32_t rank, struct engine_rank *out) {
+    const struct team_rank *r = &e->ranks[rank];
+    const struct collective_ops *together = r->be->ops->collective;
+    const bool is_timed = r->be->n_ranks > 1 && together->waited_s;
+    *out = (struct engine_rank){
+        .weight_bytes = r->model->weight_bytes,
+        .kv_bytes = r->kv.n_pages * (uint64_t)r->kv.page_bytes,
+        .state_bytes = r->states.n_slots * (uint64_t)r->states.slot_bytes,
+        .host_pool_bytes =
+            r->store.n_blocks ? r->store.n_blocks * (uint64_t)host_pool_block_bytes(&r->store) : 0,
+        .busy_s = team_busy_s(e->team, rank),
+        .waited_s = is_timed ? together->waited_s(r->be) : NAN};
 }
 
 bool engine_healthy(struct engine *e) {

@@ -130,6 +130,14 @@ struct engine_info {
     const char *speculation_excluded; /* what speculation does not go with here; NULL: nothing */
 };
 
+/* What one of the ranks that share the model has, and what its thread has spent. */
+struct engine_rank {
+    uint64_t weight_bytes, kv_bytes, state_bytes, host_pool_bytes;
+    /* Seconds in which its thread computed or submitted steps; of these, how many it has waited for
+     * other ranks (NAN: not known). */
+    double busy_s, waited_s;
+};
+
 /* Loads model and tokenizer, plans memory, starts the engine thread.  *out is untouched on failure.
  *
  * ERR_INVALID if
@@ -189,6 +197,9 @@ void engine_cancel(struct engine *engine, uint64_t request_id);
 struct engine_event *engine_take_events(struct engine *engine);
 
 void engine_stats(struct engine *engine, struct engine_stats *out);
+/* Returns how many ranks share the model, at least 1, and tells of one.  Thread: any. */
+uint32_t engine_n_ranks(const struct engine *engine);
+void engine_rank(const struct engine *engine, uint32_t rank, struct engine_rank *out);
 bool engine_healthy(struct engine *engine); /* false after a sticky backend error */
 /* Returns the seconds that the step at hand has taken so far; 0 while no step runs. */
 double engine_step_seconds(struct engine *engine);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/base/thread.h"
@@ -50,7 +51,8 @@ struct worker {
     struct team *team;
     uint32_t rank;
     pthread_t thread;
-    struct error err; /* of the newest call */
+    struct error err;      /* of the newest call */
+    _Atomic double busy_s; /* in calls; written by the rank's thread */
 };
 
 /* The caller's memory, which gets what the ranks have reported of a step. */
@@ -82,9 +84,11 @@ struct team {
 static void run_rank(struct team *team, uint32_t rank) {
     struct worker *worker = &team->workers[rank];
     struct backend *be = team->ranks[rank].be;
+    const double start = clock_seconds();
     worker->err = (struct error){0};
     const int code = team->call.run(team, rank, &team->call, &worker->err);
     worker->err.code = code;
+    atomic_store(&worker->busy_s, atomic_load(&worker->busy_s) + (clock_seconds() - start));
     if (code) be->ops->collective->interrupt(be);
 }
 
@@ -357,7 +361,8 @@ static int refuse_memory(const struct team *team, struct error *err) {
 
 static int start_workers(struct team *team, struct error *err) {
     for (uint32_t i = 0; i < team->n; i++) {
-        team->workers[i] = (struct worker){.team = team, .rank = i};
+        team->workers[i].team = team;
+        team->workers[i].rank = i;
         if (i == 0) continue;
         if (thread_start(&team->workers[i].thread, work, &team->workers[i]))
             return error_set(err, ERR_NOMEM, "cannot start the threads of %u ranks", team->n);
@@ -412,6 +417,10 @@ int team_reserve(struct team *team, uint32_t max_seqs, struct error *err) {
         if (!is_whole) return refuse_memory(team, err);
     }
     return 0;
+}
+
+double team_busy_s(const struct team *team, uint32_t rank) {
+    return atomic_load(&team->workers[rank].busy_s);
 }
 
 uint32_t team_n_ranks(const struct team *team) {

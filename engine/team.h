@@ -54,6 +54,8 @@ int team_create(struct team **out, struct backend *rank_0, struct error *err);
 void team_destroy(struct team *team);
 
 uint32_t team_n_ranks(const struct team *team);
+/* Returns the seconds that a rank has spent in calls so far.  Thread: any. */
+double team_busy_s(const struct team *team, uint32_t rank);
 /* Returns the ranks, team_n_ranks() of them. */
 struct team_rank *team_ranks(struct team *team);
 /* Makes what steps of up to max_seqs sequences need, once there are models.  ERR_NOMEM. */

@@ -6,6 +6,8 @@
 #ifndef ENGINE_CPU_BACKEND_H
 #define ENGINE_CPU_BACKEND_H
 
+#include <stdatomic.h>
+
 #include "engine/cpu/buffer.h"
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/kernels.h"
@@ -62,6 +64,7 @@ struct cpu_backend {
     struct backend base;
     struct pool *pool;
     struct cpu_group *group; /* group.h; NULL: it is alone */
+    _Atomic double waited_s; /* for the group's other ranks; written by the rank's own thread */
     const struct cpu_kernels *kernels;
     /* How inputs of products are rounded to bf16, where weights are; NULL: they are not. */
     const struct product_kernels *bf16_products;

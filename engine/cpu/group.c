@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/count.h"
 #include "engine/base/error.h"
 #include "engine/base/meeting.h"
@@ -49,6 +50,14 @@ static int begin(struct cpu_backend *cpu, size_t n, struct error *err) {
     return cpu_buffer_reserve(&operand_of(cpu, cpu->base.rank)->copy, n * sizeof(float), err);
 }
 
+/* Waits until all ranks have come to the same operation. */
+static int attend(struct cpu_backend *cpu, struct error *err) {
+    const double start = clock_seconds();
+    const int rc = meeting_attend(&cpu->group->meeting, err);
+    atomic_store(&cpu->waited_s, atomic_load(&cpu->waited_s) + (clock_seconds() - start));
+    return rc;
+}
+
 struct copying {
     float *to;
     const float *from;
@@ -68,7 +77,7 @@ static int show(struct cpu_backend *cpu, const float *operand, size_t n, struct 
     if (rc) return rc;
     struct copying copying = {operand_of(cpu, cpu->base.rank)->copy.data, operand, n};
     pool_run(cpu->pool, copy_task, &copying, (uint32_t)div_up(n, TASK_ELEMENTS));
-    return meeting_attend(&cpu->group->meeting, err);
+    return attend(cpu, err);
 }
 
 /* ---- sums and maximums ---- */
@@ -153,10 +162,14 @@ static int gather_columns(struct backend *be, const struct gather_columns_args *
     const bool takes = be->rank == 0;
     int rc = begin(cpu, takes ? 0 : (size_t)args->n_rows * args->n_cols, err);
     if (!rc && !takes) pack_columns(args, operand_of(cpu, be->rank));
-    if (!rc) rc = meeting_attend(&cpu->group->meeting, err);
+    if (!rc) rc = attend(cpu, err);
     for (uint32_t rank = 1; rank < cpu->group->n && takes && !rc; rank++)
         take_columns(operand_of(cpu, rank), args);
     return rc;
+}
+
+static double waited_s(const struct backend *be) {
+    return atomic_load(&((const struct cpu_backend *)be)->waited_s);
 }
 
 static void interrupt(struct backend *be) {
@@ -172,6 +185,7 @@ static void resume(struct backend *be) {
 const struct collective_ops cpu_collective_ops = {.sum = sum,
                                                   .gather_columns = gather_columns,
                                                   .rmsnorm = cpu_rmsnorm_parts,
+                                                  .waited_s = waited_s,
                                                   .interrupt = interrupt,
                                                   .resume = resume,
                                                   .selects = true};

@@ -50,6 +50,9 @@ struct collective_ops {
      * size.  The mean square is that of all parts.  n_heads is 1, and nothing is accumulated.
      * NULL: the ranks cannot do it. */
     int (*rmsnorm)(struct backend *be, const struct rmsnorm_args *args, struct error *err);
+    /* Returns the seconds that the rank has waited for others so far.  Thread: any.  NULL: it is
+     * not known. */
+    double (*waited_s)(const struct backend *be);
     /* Ends the calls of all ranks with ERR_STOPPED, those that wait and later ones. */
     void (*interrupt)(struct backend *be);
     /* Lets the ranks call again, after an interrupt.  No rank is in a call. */

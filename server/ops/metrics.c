@@ -4,6 +4,7 @@
 #include "server/ops/metrics.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 
 #include "engine/base/count.h"
@@ -462,8 +463,38 @@ static void write_cache_config(const struct metrics_text *text, const struct ser
     metrics_text_sample(text, name, labels, 1);
 }
 
-/* The most replicas that have samples of their own. */
+/* The most replicas, and ranks, that have samples of their own. */
 enum { MOST_SHOWN_REPLICAS = 64 };
+
+/* Writes what each of the ranks has that share a model. */
+static void write_ranks(const struct metrics_text *text, const struct replicas *replicas) {
+    static const struct metric metrics[] = {
+        {{"quire_rank_weights_bytes"}, "Bytes of the model's weights, by rank."},
+        {{"quire_rank_kv_bytes"}, "Bytes of the KV pool, by rank."},
+        {{"quire_rank_recurrent_states_bytes"}, "Bytes of recurrent states, by rank."},
+        {{"quire_rank_host_pool_bytes"}, "Bytes of the host pool, by rank."},
+        {{"quire_rank_busy_seconds_total"},
+         "Seconds in which the rank's thread computed or submitted steps, by rank."},
+        {{"quire_rank_waited_seconds_total"},
+         "Of these, seconds in which it waited for other ranks."},
+    };
+    struct metric_point points[COUNT(metrics)][MOST_SHOWN_REPLICAS];
+    char names[MOST_SHOWN_REPLICAS][11];
+    const uint32_t n = min_u32(replicas_n_ranks(replicas), MOST_SHOWN_REPLICAS);
+    for (uint32_t i = 0; i < n; i++) {
+        struct engine_rank rank;
+        replicas_rank(replicas, i, &rank);
+        const double values[COUNT(metrics)] = {
+            (double)rank.weight_bytes,    (double)rank.kv_bytes, (double)rank.state_bytes,
+            (double)rank.host_pool_bytes, rank.busy_s,           rank.waited_s};
+        snprintf(names[i], sizeof(names[i]), "%" PRIu32, i);
+        for (size_t k = 0; k < COUNT(metrics); k++)
+            points[k][i] = (struct metric_point){names[i], values[k]};
+    }
+    for (size_t k = 0; k < COUNT(metrics); k++)
+        if (!isnan(points[k][0].value)) /* the device knows it */
+            metrics_text_points(text, &metrics[k], "rank", points[k], n);
+}
 
 /* Writes what each of several replicas does. */
 static void write_replicas(const struct metrics_text *text, struct replicas *replicas) {
@@ -528,4 +559,6 @@ void metrics_write(const struct server *server, const struct engine_stats *stats
     write_histograms(&text, stats, counters);
     write_cache_config(&text, server);
     write_replicas(&text, server->replicas);
+    if (replicas_n_ranks(server->replicas) > replicas_n(server->replicas))
+        write_ranks(&text, server->replicas);
 }

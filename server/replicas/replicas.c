@@ -271,6 +271,15 @@ void replicas_stats_of(struct replicas *replicas, uint32_t replica, struct engin
     engine_stats(engine_of(replicas, replica), out);
 }
 
+uint32_t replicas_n_ranks(const struct replicas *replicas) {
+    return replicas->n * engine_n_ranks(engine_of(replicas, 0));
+}
+
+void replicas_rank(const struct replicas *replicas, uint32_t rank, struct engine_rank *out) {
+    const uint32_t n = engine_n_ranks(engine_of(replicas, 0));
+    engine_rank(engine_of(replicas, rank / n), rank % n, out);
+}
+
 bool replicas_is_healthy(const struct replicas *replicas, uint32_t replica) {
     return engine_healthy(engine_of(replicas, replica));
 }

@@ -48,6 +48,11 @@ void replicas_stop(struct replicas *replicas);
 void replicas_stats(struct replicas *replicas, struct engine_stats *out);
 void replicas_stats_of(struct replicas *replicas, uint32_t replica, struct engine_stats *out);
 
+/* Returns how many ranks there are, those of all replicas, and tells of one: those of a replica
+ * follow those of the one before it. */
+uint32_t replicas_n_ranks(const struct replicas *replicas);
+void replicas_rank(const struct replicas *replicas, uint32_t rank, struct engine_rank *out);
+
 /* Tells whether a replica has not failed; and how many have not. */
 bool replicas_is_healthy(const struct replicas *replicas, uint32_t replica);
 uint32_t replicas_n_healthy(const struct replicas *replicas);

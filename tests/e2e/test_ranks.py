@@ -103,6 +103,23 @@ def test_grammars_allow_what_they_allow_one_rank(one, ranks, grammar):
     ranks.wait_idle()
 
 
+def test_metrics_tell_of_each_rank(one, ranks):
+    ranks.complete(prompt_of(200, 5), max_tokens=20, ignore_eos=True)
+    ranks.wait_idle()
+    metrics = ranks.metrics()
+
+    def of_each(name):
+        return [value for key, value in metrics.items() if key.startswith(f'quire_rank_{name}{{rank="')]
+
+    weights, busy, waited = (of_each(name) for name in ("weights_bytes", "busy_seconds_total",
+                                                        "waited_seconds_total"))
+    assert len(weights) == len(busy) == len(waited) > 1
+    assert sum(weights) == metrics["quire_weights_bytes"]
+    assert all(0 < w < b for w, b in zip(waited, busy))
+    assert len(set(of_each("kv_bytes"))) == 1 and of_each("kv_bytes")[0] > 0
+    assert not any("quire_rank" in name for name in one.metrics())
+
+
 def test_sampled_grammars_hold(ranks):
     """Many at once: each step masks the tokens that rank 0 samples."""
     if not has_library(ranks):

@@ -435,6 +435,16 @@ int engine_failure(struct engine *engine, struct error *out) {
     return engine->healthy ? 0 : error_set(out, ERR_DEVICE, "it was told to fail");
 }
 
+uint32_t engine_n_ranks(const struct engine *engine) {
+    (void)engine;
+    return 1;
+}
+
+void engine_rank(const struct engine *engine, uint32_t rank, struct engine_rank *out) {
+    (void)engine, (void)rank;
+    *out = (struct engine_rank){0};
+}
+
 uint64_t engine_disk_failure(struct engine *engine, struct error *out) {
     (void)engine, (void)out;
     return 0;
