@@ -3,6 +3,7 @@
 
     scripts/load/replicas.py --router nginx --replicas 2
     scripts/load/replicas.py --router sglang --replicas 4 --python VENV/bin/python     # has sglang-router
+    scripts/load/replicas.py --router quire --trials prefixes      # one process, --data-parallel-size 2
 
 Four trials, each with its figures on stdout as a line of JSON:
 
@@ -99,6 +100,20 @@ class Replica(Process):
         return int(re.search(r"^quire_requests_running (\d+)", fetch(self.port, "/metrics"), re.M)[1])
 
 
+class Quire(Process):
+    """One process that has the replicas, and routes between them."""
+
+    def __init__(self, folder, replicas, options):
+        super().__init__(folder, "quire", "/ready")
+        n = len(replicas)
+        self.command = [*replicas[0].command, "--port", self.port, "--data-parallel-size", n, "--threads", n,
+                        "--kv-cache-memory", f"{96 * n}M"]
+
+    def finished(self):
+        text = fetch(self.port, "/metrics")
+        return [int(n) for n in re.findall(r"^quire_replica_requests_submitted_total\S+ (\d+)", text, re.M)]
+
+
 class Nginx(Process):
     """config/deploy/nginx.conf, with the replicas' addresses for those that it names."""
 
@@ -136,7 +151,7 @@ class Sglang(Process):
             "--log-level", "warn"]
 
 
-ROUTERS = {"nginx": Nginx, "sglang": Sglang}
+ROUTERS = {"nginx": Nginx, "quire": Quire, "sglang": Sglang}
 
 
 class Fleet:
@@ -147,6 +162,8 @@ class Fleet:
         self.router = ROUTERS[options.router](folder, self.replicas, options)
 
     def __enter__(self):
+        if isinstance(self.router, Quire):
+            self.replicas = []
         try:
             for replica in self.replicas:
                 replica.spawn(replica.command)
@@ -168,6 +185,13 @@ class Fleet:
                 except subprocess.TimeoutExpired:
                     one.process.kill()
                     one.process.wait()
+
+    def finished(self):
+        """How many requests each replica has answered."""
+        if not self.replicas:
+            return self.router.finished()
+        return [int(re.search(r"^quire_requests_finished_total (\d+)", fetch(r.port, "/metrics"), re.M)[1])
+                for r in self.replicas]
 
     def client(self):
         return Client(types.SimpleNamespace(url=f"http://127.0.0.1:{self.router.port}", api_key=None,
@@ -218,8 +242,7 @@ async def try_prefixes(fleet, options):
     n_prompt = sum(sample.n_prompt for sample in samples)
     n_cached = sum(sample.n_cached for sample in samples)
     lost = failed(samples, 4)
-    used = [int(re.search(r"^quire_requests_finished_total (\d+)", fetch(r.port, "/metrics"), re.M)[1])
-            for r in fleet.replicas]
+    used = fleet.finished()
     return {"requests": len(samples), "lost": len(lost), "beginnings": len(beginnings),
             "prompt_tokens": n_prompt, "cached_share": round(n_cached / n_prompt, 4),
             "requests_of_each": used,
@@ -339,6 +362,7 @@ TRIALS = {"prefixes": try_prefixes, "chats": try_chats, "kill": try_kill, "resta
 
 
 def parse_arguments():
+    """The router quire is one process: a replica of it cannot be killed or started again."""
     parser = argparse.ArgumentParser(description="Tries replicas of quire behind a router.")
     parser.add_argument("--router", choices=tuple(ROUTERS), default="nginx")
     parser.add_argument("--replicas", type=int, default=2)
@@ -353,7 +377,10 @@ def parse_arguments():
                         help="restart: seconds between a replica and the next (default %(default)s)")
     parser.add_argument("--spread", action="store_true", help="let the router spread by chance")
     parser.add_argument("--seed", type=int, default=1)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.router == "quire" and (options.trials != ["prefixes"] or options.spread):
+        parser.error("--router quire: only --trials prefixes, without --spread")
+    return options
 
 
 def main():

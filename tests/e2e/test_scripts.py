@@ -191,3 +191,29 @@ def test_what_weights_of_fewer_bits_cost_is_measured(tmp_path, tiny_model):
     nats = [float(rows[name]["divergence"]) for name in ("bf16", "int8", "q4_0")]
     assert nats == sorted(nats) and nats[2] > 4 * nats[1], rows
     assert 0.003 < float(rows["int8"]["error"]) < 0.01 and all(row["tokens"] == "384" for row in rows.values())
+
+
+def test_a_fleet_is_simulated(tmp_path):
+    """One replica is the same under every rule; of eight, quire's rule brings most requests in time."""
+    done = run(tmp_path, sys.executable, ROOT / "scripts/load/fleet.py", "--replicas", 1, 8, "--seconds", 200)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    rules = {n: {row["rule"]: row for row in rows if row.get("rule") and row["replicas"] == n} for n in (1, 8)}
+    assert len(rules[1]) == 6
+    assert len({(row["hit_rate"], row["goodput_per_s_each"]) for row in rules[1].values()}) == 1
+    goodput = {rule: row["goodput_per_s_each"] for rule, row in rules[8].items()}
+    assert max(goodput, key=goodput.get) == "wait" and goodput["prefix"] < goodput["random"]
+    assert rules[8]["hash"]["hit_rate"] > 2 * rules[8]["random"]["hit_rate"]
+
+
+def test_a_fleet_replays_a_trace(tmp_path):
+    """The second request finds the two whole blocks that it shares, in whatever replica they are."""
+    lines = [{"timestamp": 0, "input_length": 1100, "output_length": 5, "hash_ids": [1, 2, 3]},
+             {"timestamp": 9000, "input_length": 1536, "output_length": 5, "hash_ids": [1, 2, 4]}]
+    path = tmp_path / "trace.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    done = run(tmp_path, sys.executable, ROOT / "scripts/load/fleet.py", "--replicas", 3, "--trace", path,
+               "--rules", "wait", "--warm", 0)
+    assert done.returncode == 0, done.stderr
+    total, row = map(json.loads, done.stdout.splitlines())
+    assert row["hit_rate"] == total["unbounded_hit_rate"] == round(1024 / 2636, 4)
