@@ -267,12 +267,21 @@ void kv_view(struct kv_sequence *kv, uint32_t first_row, uint32_t n_rows, struct
 
 void kv_commit(struct kv_sequence *kv, uint32_t n_rows) {
     kv->n_tokens += n_rows;
-    sequence_recurrent_commit(kv);
+    sequence_recurrent_commit(kv, n_rows);
 }
 
 void kv_take_back(struct kv_sequence *kv, uint32_t n_tokens) {
     assert(kv_plan_can_undo_rows(&kv->plan) && n_tokens <= kv->n_tokens);
-    kv->n_tokens = n_tokens;
+    kv->n_tokens = sequence_recurrent_take_back(kv, n_tokens);
+}
+
+int kv_reserve_guesses(struct kv_sequence *kv, uint32_t n_tokens) {
+    const int code = kv_reserve(kv, n_tokens);
+    return code ? code : sequence_recurrent_guess(kv);
+}
+
+void kv_forget_guesses(struct kv_sequence *kv) {
+    sequence_recurrent_forget_guesses(kv);
 }
 
 int kv_submitted(struct kv_sequence *kv, const uint32_t *tokens, const struct layer_slice *slice,

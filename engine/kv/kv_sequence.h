@@ -153,9 +153,13 @@ int kv_reserve(struct kv_sequence *kv, uint32_t n_tokens);
 void kv_view(struct kv_sequence *kv, uint32_t first_row, uint32_t n_rows, struct step_seq *seq);
 /* Counts n_rows more tokens, which will be stored once the planned step has run. */
 void kv_commit(struct kv_sequence *kv, uint32_t n_rows);
+/* Does the same for a step with guesses behind the row of the newest token: n_tokens counts them.
+ * Then kv_take_back() must follow its results, or kv_forget_guesses() if it is not planned. */
+int kv_reserve_guesses(struct kv_sequence *kv, uint32_t n_tokens);
+void kv_forget_guesses(struct kv_sequence *kv);
 /* Forgets all but the first n_tokens tokens: the others were wrong guesses, and the next rows take
- * their slots.  The plan must allow it (kv_plan_can_undo_rows()), and no step with rows of the
- * sequence may be in flight. */
+ * their slots.  With a recurrent state it may forget more, which are computed again.  The plan must
+ * allow it (kv_plan_can_undo_rows()), and no step with rows of the sequence may be in flight. */
 void kv_take_back(struct kv_sequence *kv, uint32_t n_tokens);
 /* Submits the copies that follow a submitted step (slice NULL) or slice.  They go to the host pool,
  * if a kind needs that.  After a step they go to the state before the prompt's last token, if it is

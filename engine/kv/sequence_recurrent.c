@@ -2,6 +2,7 @@
 #include "engine/kv/sequence_recurrent.h"
 
 #include "engine/base/count.h"
+#include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/device/pages.h"
 #include "engine/device/recurrent.h"
@@ -17,6 +18,7 @@ void sequence_recurrent_init(struct kv_sequence *kv) {
     kv->recurrent = (struct sequence_recurrent){.slot = CHECKPOINT_NONE,
                                                 .next = CHECKPOINT_NONE,
                                                 .stored = CHECKPOINT_NONE,
+                                                .before = CHECKPOINT_NONE,
                                                 .passing = CHECKPOINT_NONE};
 }
 
@@ -88,6 +90,43 @@ void sequence_recurrent_take(struct kv_sequence *kv) {
     else give_up_checkpoint(kv);
 }
 
+uint32_t sequence_recurrent_max_guesses(const struct kv_sequence *kv, uint32_t n_tokens) {
+    if (!kv->space->state_slots) return UINT32_MAX;
+    return n_tokens % PAGE_TOKENS ? PAGE_TOKENS - n_tokens % PAGE_TOKENS : 0;
+}
+
+int sequence_recurrent_guess(struct kv_sequence *kv) {
+    struct sequence_recurrent *r = &kv->recurrent;
+    const struct kv_space *space = kv->space;
+    if (!space->state_slots) return 0;
+    if (r->next == CHECKPOINT_NONE) {
+        if (kv_make_states_free(space, 1)) return ERR_FULL;
+        page_pool_take_sure(space->state_slots, &r->next, 1);
+    }
+    r->guesses = true;
+    return 0;
+}
+
+void sequence_recurrent_forget_guesses(struct kv_sequence *kv) {
+    kv->recurrent.guesses = false;
+}
+
+uint32_t sequence_recurrent_take_back(struct kv_sequence *kv, uint32_t n_tokens) {
+    struct sequence_recurrent *r = &kv->recurrent;
+    struct page_pool *slots = kv->space->state_slots;
+    if (r->before == CHECKPOINT_NONE) return n_tokens;
+    if (n_tokens == kv->n_tokens) {
+        release(slots, &r->before);
+        return n_tokens;
+    }
+    while (r->n_pending > 0 && r->pending[r->n_pending - 1].n_tokens > r->n_before)
+        release(slots, &r->pending[--r->n_pending].slot);
+    release(slots, &r->slot);
+    r->slot = r->before;
+    r->before = CHECKPOINT_NONE;
+    return r->n_before;
+}
+
 /* Tells whether blocks behind the prompt are shared. */
 static bool shares_answer(const struct kv_sequence *kv) {
     return sequence_prefix_is_shared(kv) && !kv->space->batch_invariant;
@@ -137,15 +176,16 @@ static void keep(struct kv_sequence *kv, bool is_passing) {
     page_pool_share(kv->space->state_slots, &r->slot, 1);
 }
 
-void sequence_recurrent_commit(struct kv_sequence *kv) {
+void sequence_recurrent_commit(struct kv_sequence *kv, uint32_t n_rows) {
     struct sequence_recurrent *r = &kv->recurrent;
     const struct kv_space *space = kv->space;
     if (!space->state_slots) return;
-    if (r->next != CHECKPOINT_NONE) {
-        release(space->state_slots, &r->slot);
-        r->slot = r->next;
-        r->next = CHECKPOINT_NONE;
-    }
+    r->n_before = kv->n_tokens - n_rows;
+    if (r->guesses) r->before = r->slot;
+    else if (r->next != CHECKPOINT_NONE) release(space->state_slots, &r->slot);
+    if (r->next != CHECKPOINT_NONE) r->slot = r->next;
+    r->next = CHECKPOINT_NONE;
+    r->guesses = false;
     if (!space->cache || kv->n_tokens % PAGE_TOKENS != 0) return;
     if (next_end(kv, kv->n_tokens - 1) == kv->n_tokens) keep(kv, false);
     else if (kv->n_tokens >= kv->plan.n_prompt && shares_answer(kv))
@@ -189,6 +229,7 @@ void sequence_recurrent_release(struct kv_sequence *kv) {
     if (!slots) return;
     while (r->n_pending > 0) release(slots, &r->pending[--r->n_pending].slot);
     release(slots, &r->next);
+    release(slots, &r->before);
     release(slots, &r->slot);
     sequence_recurrent_init(kv);
 }

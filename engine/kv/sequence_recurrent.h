@@ -18,6 +18,17 @@
  *
  * No step of a prompt crosses such an end, so that the state there is in a slot between two steps.
  *
+ * A step with guesses leaves its state in a slot of its own, and the sequence holds both until its
+ * results are there.  If a guess was wrong, the sequence goes on from the state before the step.
+ * It computes the rows of tokens that were right again, with the next one.
+ *
+ *   guesses          7          9         7 stays, in `before`
+ *   all right        9          9         7 is released
+ *   or else          7          9         9 is released, and taken again where need be
+ *
+ * Those rows write their keys and values again.  So no step with guesses completes a block unless
+ * all are right: a block may be shared.
+ *
  * A sequence that keeps a budget leaves none.  While it is suspended it keeps its slot, as it keeps
  * its pages' contents (saved.h).
  *
@@ -54,6 +65,9 @@ struct sequence_recurrent {
     uint32_t next;   /* taken: the next step's state goes here; CHECKPOINT_NONE: into `slot` */
     uint32_t stored; /* the checkpoint that `next` gets from the store; CHECKPOINT_NONE */
     uint32_t branch; /* tokens of the text whose blocks were cached when it started */
+    uint32_t before; /* the state before a step with guesses, until its results are there, */
+    uint32_t n_before; /* and how many tokens were stored then */
+    bool guesses;      /* the next step has guesses */
     struct pending_checkpoint pending[RECURRENT_MAX_PENDING];
     uint32_t n_pending;
     uint32_t passing; /* its block whose checkpoint is_passing; CHECKPOINT_NONE */
@@ -71,13 +85,23 @@ void sequence_recurrent_take(struct kv_sequence *kv);
 /* Counts the checkpoint that the sequence begins from, and reads it if it is in the store.
  * ERR_DEVICE. */
 int sequence_recurrent_resume(struct kv_sequence *kv, struct error *err);
+/* Returns the most guesses that the next step may have behind the row of the newest token, which
+ * the text's n_tokens tokens end with. */
+uint32_t sequence_recurrent_max_guesses(const struct kv_sequence *kv, uint32_t n_tokens);
+/* Takes a slot for the state of the next step, which has guesses.  ERR_FULL: there is none. */
+int sequence_recurrent_guess(struct kv_sequence *kv);
+/* Notes that the next step has no guesses after all. */
+void sequence_recurrent_forget_guesses(struct kv_sequence *kv);
+/* Ends a step with guesses of which n_tokens tokens in all are right.  Returns how many of them are
+ * stored: the others must be computed again. */
+uint32_t sequence_recurrent_take_back(struct kv_sequence *kv, uint32_t n_tokens);
 /* Returns the most rows of the next step, so that it does not pass the next checkpoint of the
  * prompt; UINT32_MAX: any number. */
 uint32_t sequence_recurrent_max_rows(const struct kv_sequence *kv);
 /* Says in *seq from where and to where the step's state goes. */
 void sequence_recurrent_describe(const struct kv_sequence *kv, struct step_seq *seq);
-/* Notes that a step has been planned, and that its rows are counted as stored. */
-void sequence_recurrent_commit(struct kv_sequence *kv);
+/* Notes that a step has been planned, and that its n_rows rows are counted as stored. */
+void sequence_recurrent_commit(struct kv_sequence *kv, uint32_t n_rows);
 /* Gives the prefix cache the checkpoints of blocks that have been inserted. */
 void sequence_recurrent_insert(struct kv_sequence *kv, uint32_t n_tokens);
 /* Gives all slots back. */

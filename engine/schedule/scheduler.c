@@ -321,8 +321,11 @@ static void add_drafts(const struct scheduler *s, struct sequence *seq,
 /* Drops the guesses of the first n running sequences, because the planned step was abandoned.
  * Sequences in flight have no rows in it. */
 static void forget_drafts(struct scheduler *s, uint32_t n) {
-    for (uint32_t i = 0; i < n; i++)
-        if (s->running[i]->n_rows > 0) s->running[i]->n_drafts = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (s->running[i]->n_rows == 0) continue;
+        s->running[i]->n_drafts = 0;
+        kv_forget_guesses(&s->running[i]->kv);
+    }
 }
 
 /* Gives rows to the running sequences, and subtracts them from the budget.  Returns false if the

@@ -181,9 +181,10 @@ static bool is_generating(const struct sequence *seq) {
 static uint32_t guess(struct sequence *seq, uint32_t most) {
     /* The last token is always sampled, and no row is computed behind it. */
     most = min_u32(most, seq->params.max_tokens - sequence_n_generated(seq) - 1);
+    most = min_u32(most, sequence_recurrent_max_guesses(&seq->kv, seq->n_tokens));
     if (grow_tokens(seq, seq->n_tokens + most)) return 0;
     const uint32_t n = drafter_guess(&seq->drafter, seq->tokens, seq->n_tokens, most);
-    return n > 0 && kv_reserve(&seq->kv, seq->n_tokens + n) ? 0 : n;
+    return n > 0 && kv_reserve_guesses(&seq->kv, seq->n_tokens + n) ? 0 : n;
 }
 
 uint32_t sequence_draft(struct sequence *seq, uint32_t most, uint32_t n_running) {
@@ -399,7 +400,7 @@ static int take_tokens(struct sequence *seq, const struct sample_result *results
     learn_drafts(seq, n_taken, min_u32(n_taken, n - 1));
     if (n_taken == n) return 0;
     seq->n_done -= n - n_taken;
-    kv_take_back(&seq->kv, seq->n_done);
+    kv_take_back(&seq->kv, min_u32(seq->n_done, seq->kv.n_tokens));
     return 0;
 }
 

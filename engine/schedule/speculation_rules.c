@@ -25,11 +25,6 @@ static bool is_converted(const struct subject *s) {
     return page_is_scaled(s->space->io.memory->format);
 }
 
-/* Tells whether rows change a state, which wrong guesses would leave behind. */
-static bool is_recurrent(const struct subject *s) {
-    return s->space->state_slots != NULL;
-}
-
 static bool is_penalised(const struct subject *s) {
     const struct sampler *sampler = &s->request->params.sampler;
     return sampler->repetition_penalty != 1 || sampler->presence_penalty != 0 ||
@@ -52,7 +47,6 @@ struct rule {
 static const struct rule of_engine[] = {
     {is_invariant, "--batch-invariant"},
     {is_converted, "--kv-cache-dtype fp8"},
-    {is_recurrent, "a model with recurrent layers"},
 };
 
 static const struct rule of_request[] = {

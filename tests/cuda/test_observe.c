@@ -418,8 +418,10 @@ static void run_steps(struct rig *r) {
         for (uint32_t l = 0; l < N_LAYERS; l++) {
             run_layer(r, &r->cpu, texts, l);
             run_layer(r, &r->gpu, texts, l);
+            /* A device chooses beside its layers; the layer behind a filter has waited for that. */
+            if (l > 0 && filter_of(l - 1) < N_GROUPS)
+                same = compare_filter(r, texts, filter_of(l - 1));
             compare_outputs(r, l, same);
-            if (filter_of(l) < N_GROUPS) same = compare_filter(r, texts, filter_of(l));
         }
         for (uint32_t i = 0; i < r->step.n_seqs; i++) texts[i]->n_done += rows_of(texts[i]);
     }

@@ -232,8 +232,21 @@ def test_conversations_go_on_after_restarts(model, fresh, tmp_path):
     assert n_read > 0
 
 
-def test_refuses_by_name_what_has_no_place_for_states(model):
-    for settings, named in ((("--speculation", "suffix"), "--speculation suffix"),):
-        refused = Server(model.parent, *SETTINGS, *settings, model=model, wait=False)
-        assert refused.process.wait(30) != 0
-        assert named in refused.log and "recurrent layers" in refused.log
+@pytest.mark.skipif(bool(INVARIANT), reason="--batch-invariant does not go with speculation")
+@pytest.mark.parametrize("memory", ["96M", "700K"])
+def test_wrong_guesses_are_undone(model, fresh, memory):
+    """Texts that repeat themselves, with plenty of slots and with few: some guesses are right, some
+    are not, and the answers, their log-probabilities and the next turn are those without any."""
+    texts = [text(40 + 9 * i, f"said again {i}") * 4 + text(i, f"new {i}") for i in range(8)]
+    with Server(model.parent, *SETTINGS, "--kv-cache-memory", memory, "--max-model-len", 1024,
+                "--speculation", "suffix", model=model) as guesses:
+        for turn in range(2):
+            answers, _ = ask(guesses, texts, max_tokens=150)
+            for i, answer in enumerate(answers):
+                assert [answer] == ask(fresh, texts[i], max_tokens=150)[0]
+                texts[i] = texts[i] + answer[0] + text(5, f"turn {turn} {i}")
+        metrics = guesses.metrics()
+        guesses.wait_idle()
+        assert guesses.metrics()["quire_recurrent_states_used"] == metrics["quire_checkpoints"]
+    right = metrics["quire_speculation_accepted_tokens_total"]
+    assert 0 < right < metrics["quire_speculation_drafted_tokens_total"]

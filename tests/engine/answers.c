@@ -88,6 +88,7 @@ uint64_t recipe_submit(struct engine *engine, const struct recipe *recipe, struc
                                .kv = recipe->kv,
                                .kv_override = recipe->kv_override,
                                .prefill = recipe->prefill,
+                               .speculation = recipe->speculation,
                                .user = answer};
     struct error err = {0};
     uint64_t id;

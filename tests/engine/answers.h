@@ -35,6 +35,7 @@ struct recipe {
     struct kv_choice kv;
     struct kv_override kv_override;
     struct prefill_choice prefill;
+    struct speculation_choice speculation;
     const char *stop;           /* one stop string, or NULL */
     const uint32_t *stop_token; /* one stop token, or NULL */
 };

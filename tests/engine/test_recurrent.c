@@ -101,6 +101,26 @@ TEST(budgets_keep_their_states) {
     bounded = false;
 }
 
+/* Texts that repeat themselves, so that some guesses are right; with few slots there is none for
+ * most of them. */
+TEST(wrong_guesses_are_undone) {
+    static struct recipe recipes[N];
+    static struct answer alone[N];
+    make_recipes(recipes);
+    for (uint32_t i = 0; i < N; i++) {
+        recipes[i].params.max_tokens = 150;
+        for (uint32_t k = 31; k < recipes[i].n_prompt; k++)
+            recipes[i].prompt[k] = recipes[i].prompt[k % 31];
+    }
+    struct engine *engine = start(PLENTY, 256, false);
+    for (uint32_t i = 0; i < N; i++) alone[i] = answers_one(engine, &recipes[i]);
+    engine_destroy(engine);
+    for (uint32_t i = 0; i < N; i++) recipes[i].speculation.mode = SPECULATION_SUFFIX;
+    assert_true(compare(recipes, alone, PLENTY, 300).speculation.n_accepted > 0);
+    assert_true(compare(recipes, alone, FEW, 64).n_preempted > 0);
+    for (uint32_t i = 0; i < N; i++) answer_forget(&alone[i]);
+}
+
 /* Equal prompts of an idle engine: a turn that goes on begins where the last one ended. */
 TEST(a_turn_begins_behind_the_answer) {
     srand(73);
