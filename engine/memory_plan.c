@@ -74,8 +74,8 @@ int memory_plan_host_pool(struct host_pool *store, const struct engine_config *c
 }
 
 bool memory_plan_sparse(const struct engine_config *config, const struct model_config *model) {
-    return config->sparse_prefill && config->backend->ops->sparse &&
-           model->recurrent.n_layers == 0 && model_has_full_attention(model);
+    return config->sparse_prefill && config->backend->ops->sparse && !model_without_slices(model) &&
+           model_has_full_attention(model);
 }
 
 /* Returns how many long rows take a tenth of the memory that the engine may use: of the device's
@@ -95,6 +95,7 @@ uint32_t memory_plan_long_rows(const struct engine_config *config, const struct 
                                uint64_t available) {
     const bool some_leave = memory_plan_selections(config) && host_pool_bytes(config) > 0;
     if (!memory_plan_sparse(config, model) && !some_leave) return 0;
+    if (model_without_slices(model)) return 0;
     /* Slices are whole tiles. */
     if (config->max_batched_tokens < SPARSE_TILE) return 0;
     const uint64_t enough = round_up(max_model_len, SPARSE_TILE);

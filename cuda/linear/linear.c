@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda/elementwise/gate.h"
 #include "cuda/host/internal.h"
 #include "cuda/linear/product.h"
 #include "engine/base/error.h"
@@ -215,7 +216,32 @@ static int run_apart(struct cuda_backend *cuda, const struct linear_args *both,
     return product_run(cuda, &p, err);
 }
 
+/* Computes out = kind(x Wg^T + bg) * up_bias, where there is no up.  Then up_bias has a row for
+ * each row of x. */
+static int gated_by_rows(struct backend *be, const struct gated_args *args, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    const uint32_t n_out = args->gate->rows;
+    const struct linear_args gate = {
+        .x = args->x,
+        .norm = args->norm,
+        .n_rows = args->n_rows,
+        .n_in = args->n_in,
+        .n_parts = 1,
+        .parts = {{args->gate, args->gate_bias, args->gate_up, n_out}}};
+    const struct gate_rows_params params = {.gate = args->gate_up,
+                                            .x = args->up_bias->data,
+                                            .x_stride = args->up_bias->cols,
+                                            .out = args->out,
+                                            .n_rows = args->n_rows,
+                                            .dim = n_out,
+                                            .kind = args->kind};
+    const int rc = cuda_linear(be, &gate, err);
+    return rc ? rc
+              : cuda_check(cuda, launch_gate_rows(&params, launch_of(cuda)), "gate of rows", err);
+}
+
 int cuda_gated(struct backend *be, const struct gated_args *args, struct error *err) {
+    if (!args->up) return gated_by_rows(be, args, err);
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     const uint32_t n_out = args->gate->rows;
     uint16_t *gate = args->gate_up; /* bf16 */

@@ -119,6 +119,8 @@ uint32_t *select_token_in(const struct kv_pool *kv, const struct kv_select *sele
 void weight_row(const struct cpu_backend *cpu, const struct weight *w, uint32_t row, float *out);
 /* Finishes a gated product: computes args->out from args->gate_up. */
 int gate_mul_rows(struct cpu_backend *cpu, const struct gated_args *args);
+/* Does the same where gate_up holds gates alone, [n_rows, n_out], and up_bias a row for each. */
+int gate_mul_own_rows(struct cpu_backend *cpu, const struct gated_args *args);
 
 /* Allocates cleared memory, for the KV pool and the host pool alike.  cpu_free() accepts NULL. */
 int cpu_alloc(struct backend *be, size_t bytes, void **out, struct error *err);

@@ -175,6 +175,19 @@ int gate_mul_rows(struct cpu_backend *cpu, const struct gated_args *args) {
     return run_rows(&(struct row_job){cpu, args, args->n_rows, gate_mul_row});
 }
 
+static void gate_mul_own_row(const struct row_job *job, uint32_t row, uint32_t worker) {
+    (void)worker;
+    const struct gated_args *args = job->args;
+    const uint32_t n = args->gate->rows;
+    const float *up = (const float *)args->up_bias->data + (size_t)row * args->up_bias->cols;
+    job->cpu->kernels->gate_mul((float *)args->out + (size_t)row * n,
+                                (const float *)args->gate_up + (size_t)row * n, up, n, args->kind);
+}
+
+int gate_mul_own_rows(struct cpu_backend *cpu, const struct gated_args *args) {
+    return run_rows(&(struct row_job){cpu, args, args->n_rows, gate_mul_own_row});
+}
+
 static void gate_row(const struct row_job *job, uint32_t row, uint32_t worker) {
     (void)worker;
     const struct gate_args *args = job->args;

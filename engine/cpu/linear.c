@@ -35,6 +35,20 @@ int cpu_linear(struct backend *be, const struct linear_args *args, struct error 
     return rc ? rc : run_parts((struct cpu_backend *)be, &plain, err);
 }
 
+/* Computes out = kind(x Wg^T + bg) * up_bias, where there is no up.  Then up_bias has a row for
+ * each row of x. */
+static int gated_by_rows(struct backend *be, const struct gated_args *args, struct error *err) {
+    const struct linear_args gate = {
+        .x = args->x,
+        .norm = args->norm,
+        .n_rows = args->n_rows,
+        .n_in = args->n_in,
+        .n_parts = 1,
+        .parts = {{args->gate, args->gate_bias, args->gate_up, args->gate->rows}}};
+    const int rc = cpu_linear(be, &gate, err);
+    return rc ? rc : gate_mul_own_rows((struct cpu_backend *)be, args);
+}
+
 int cpu_gated(struct backend *be, const struct gated_args *args, struct error *err) {
     const uint32_t n_out = args->gate->rows;
     float *gate = args->gate_up;
@@ -46,6 +60,7 @@ int cpu_gated(struct backend *be, const struct gated_args *args, struct error *e
         .n_parts = 2,
         .parts = {{args->gate, args->gate_bias, gate, 2 * (size_t)n_out},
                   {args->up, args->up_bias, gate + n_out, 2 * (size_t)n_out}}};
+    if (!args->up) return gated_by_rows(be, args, err);
     int rc = cpu_linear(be, &both, err);
     return rc ? rc : gate_mul_rows((struct cpu_backend *)be, args);
 }

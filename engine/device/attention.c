@@ -27,5 +27,5 @@ int norm_heads(struct backend *be, const struct rope_append_args *args, uint32_t
     norm.x = norm.out;
     norm.weight = args->norms->k;
     norm.n_heads = args->kv->n_kv_heads;
-    return rc ? rc : be->ops->rmsnorm(be, &norm, err);
+    return rc || norm.n_heads == 0 ? rc : be->ops->rmsnorm(be, &norm, err);
 }

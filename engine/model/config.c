@@ -21,6 +21,7 @@
 #include "engine/model/gguf_layout.h"
 #include "engine/model/recurrent_config.h"
 #include "engine/model/rope_config.h"
+#include "engine/model/shared_keys.h"
 #include "engine/model/text_half.h"
 #include "engine/model/window_config.h"
 
@@ -430,9 +431,16 @@ struct mean_widths model_mean_widths(const struct model_config *c) {
     struct mean_widths sum = {0};
     for (uint32_t i = 0; i < c->n_layers; i++) {
         sum.q += (double)c->n_heads * c->layers[i].kv.head_dim;
-        sum.k += (double)c->layers[i].kv.n_heads * c->layers[i].kv.head_dim;
+        if (!c->layers[i].borrows_kv)
+            sum.k += (double)c->layers[i].kv.n_heads * c->layers[i].kv.head_dim;
     }
     return (struct mean_widths){sum.q / c->n_layers, sum.k / c->n_layers};
+}
+
+const char *model_without_slices(const struct model_config *c) {
+    if (c->recurrent.n_layers > 0) return "this model has recurrent layers";
+    if (c->n_kv_shared > 0) return "layers of this model share keys";
+    return c->layer_inputs > 0 ? "layers of this model have inputs of their own" : NULL;
 }
 
 /* Gives the layers their KV heads, once it is known which have a window. */
@@ -457,6 +465,7 @@ static int parse(const struct config_reader *r, const json_t *generation, struct
     if (!rc) rc = read_tokens(r, r->root, c);
     if (!rc && generation) rc = read_tokens(r, generation, c);
     if (!rc) rc = window_config_read(r, c);
+    if (!rc) rc = shared_keys_place(r, c);
     if (!rc) place_heads(c);
     if (!rc && c->positions == POSITIONS_ROTARY) rc = make_frequencies(r, c, &rope);
     return rc;

@@ -12,9 +12,11 @@
  *   branch   act [max_rows, dim]            of FFN_BOTH: what the layer adds, and
  *   experts_out act [max_rows, dim]         what its experts give
  *   experts  u32 [max_rows, n_used]         what a router has chosen, and f32 shares of it
+ *   inputs   act [max_rows, as in layer_inputs_width()]
  *   part     act [max_rows, dim]            of ranks that share the model (collective.h)
  *   last     act [max_logit_rows, dim]      the rows that need logits, of x
- *   last_attn act [max_logit_rows, as attn]                            and of attn
+ *   last_attn act [max_logit_rows, as attn]                            and of attn,
+ *   last_inputs act [max_logit_rows, as inputs]                        and of inputs
  *   logits   f32 [max_logit_rows, n_vocab]
  *   long_x   act [max_long_rows, dim]       x and qkv of a long prompt's rows,
  *   long_qkv act [max_long_rows, as qkv]    which outlive the step
@@ -22,9 +24,10 @@
  * After the last layer's attention only the rows that need logits are computed further.  They are
  * gathered into `last`, max_logit_rows at a time, so that a long prompt's log-probabilities fit.
  * If no row of a prompt needs any, as in a chunk that is not the last, that attention is left out,
- * too.  A step in which every sequence decodes needs all of its rows, and so does one with
- * guesses.  It is the same operations every time, and the backend may capture them in a CUDA graph
- * (run_graph).  Budgets and selections add operations, so such steps have graphs of their own. */
+ * too.  Without such rows the last layers that share keys do not run at all (shared_keys.h).  A
+ * step in which every sequence decodes needs all of its rows, and so does one with guesses.  It is
+ * the same operations every time, and the backend may capture them in a CUDA graph (run_graph).
+ * Budgets and selections add operations, so such steps have graphs of their own. */
 #include "engine/model/decoder.h"
 
 #include <assert.h>
@@ -46,15 +49,18 @@
 #include "engine/model/decoder_internal.h"
 #include "engine/model/decoder_layer.h"
 #include "engine/model/feed_forward.h"
+#include "engine/model/layer_inputs.h"
 #include "engine/model/recurrent_layer.h"
 #include "engine/model/residual.h"
+#include "engine/model/shared_keys.h"
 
 enum { ARENA_ALIGN = 64, F32_BYTES = 4 };
 
 /* Offsets in bytes from the start of the arena. */
 struct decoder_layout {
     size_t x, normed, qkv, gates, attn, gate_up, ffn, part, branch, experts_out, experts, shares,
-        experts_workspace, recurrent_workspace, last, last_attn, logits, long_x, long_qkv, total;
+        experts_workspace, recurrent_workspace, inputs, last, last_attn, last_inputs, logits,
+        long_x, long_qkv, total;
 };
 
 static size_t reserve(struct decoder_layout *plan, size_t rows, size_t cols, size_t element_bytes) {
@@ -99,8 +105,10 @@ static struct decoder_layout make_plan(const struct model_config *c, const struc
     if (be->n_ranks > 1) plan.part = reserve(&plan, rows, c->dim, act_bytes);
     plan_experts(&plan, c, be, rows, act_bytes);
     plan_recurrent(&plan, c, be, rows);
+    plan.inputs = reserve(&plan, rows, layer_inputs_width(c), act_bytes);
     plan.last = reserve(&plan, limits->max_logit_rows, c->dim, act_bytes);
     plan.last_attn = reserve(&plan, limits->max_logit_rows, mixer.attn, act_bytes);
+    plan.last_inputs = reserve(&plan, limits->max_logit_rows, layer_inputs_width(c), act_bytes);
     plan.logits = reserve(&plan, limits->max_logit_rows, c->n_vocab, F32_BYTES);
     plan.long_x = reserve(&plan, limits->max_long_rows, c->dim, act_bytes);
     plan.long_qkv = reserve(&plan, limits->max_long_rows, mixer.qkv, act_bytes);
@@ -138,6 +146,8 @@ static int make_arena(struct decoder *d, struct error *err) {
     d->recurrent_workspace = base + plan.recurrent_workspace;
     d->last = base + plan.last;
     d->last_attn = base + plan.last_attn;
+    d->inputs = base + plan.inputs;
+    d->last_inputs = base + plan.last_inputs;
     d->logits = base + plan.logits;
     d->long_x = base + plan.long_x;
     d->long_qkv = base + plan.long_qkv;
@@ -154,10 +164,11 @@ int decoder_create(struct decoder **out, const struct model *model, struct backe
     if (kv->n_kv_heads != c->n_kv_heads || kv->head_dim != c->head_dim)
         return error_set(err, ERR_INVALID,
                          "decoder: the shape of the pages is not that of the model");
-    if (c->recurrent.n_layers > 0 && (!limits->states || limits->max_long_rows > 0))
-        return error_set(err, ERR_INVALID,
-                         "decoder: recurrent layers need a pool of states, and have no layer-major "
-                         "prompts");
+    if (c->recurrent.n_layers > 0 && !limits->states)
+        return error_set(err, ERR_INVALID, "decoder: recurrent layers need a pool of states");
+    if (model_without_slices(c) && limits->max_long_rows > 0)
+        return error_set(err, ERR_INVALID, "decoder: %s, so it has no layer-major prompts",
+                         model_without_slices(c));
     struct decoder *d = calloc(1, sizeof(*d));
     if (!d) return error_set(err, ERR_NOMEM, "decoder: no memory");
     *d = (struct decoder){.model = model, .be = be, .kv = kv, .limits = *limits};
@@ -202,17 +213,18 @@ static int run_embed(struct decoder *d, void *x, struct error *err) {
     return d->be->ops->add_positions(d->be, &positions, err);
 }
 
-/* Runs all layers, the last one only as far as its attention. */
+/* Runs the layers that the step needs, the last one only as far as its attention. */
 static int run_layers(struct decoder *d, uint32_t n_rows, struct error *err) {
     const struct model_config *c = &d->model->config;
-    const uint32_t n_layers = c->n_layers;
+    const uint32_t n_layers = d->n_run;
     const struct row_range rows = {d->x, d->qkv, n_rows};
     int rc = run_embed(d, d->x, err);
+    if (!rc) rc = layer_inputs_make(d, d->x, n_rows, err);
     for (uint32_t layer = 0; layer < n_layers && !rc; layer++) {
         rc = c->layers[layer].is_recurrent ? recurrent_layer_run(d, layer, rows, err)
                                            : decoder_layer_attention(d, layer, rows, err);
         if (!rc && layer + 1 < n_layers)
-            rc = feed_forward_run(d, layer, d->attn, d->x, n_rows, err);
+            rc = feed_forward_run(d, layer, d->attn, d->inputs, d->x, n_rows, err);
     }
     return rc;
 }
@@ -263,8 +275,10 @@ static int run_head(struct decoder *d, const void *x, uint32_t n, struct error *
     int rc = gather(d, x, d->last, n, c->dim, err);
     if (rc) return rc;
     rc = gather(d, d->attn, d->last_attn, n, mixer_attn_width(c, c->n_layers - 1), err);
+    if (!rc && c->layer_inputs > 0)
+        rc = gather(d, d->inputs, d->last_inputs, n, layer_inputs_width(c), err);
     if (rc) return rc;
-    rc = feed_forward_run(d, c->n_layers - 1, d->last_attn, d->last, n, err);
+    rc = feed_forward_run(d, c->n_layers - 1, d->last_attn, d->last_inputs, d->last, n, err);
     return rc ? rc : run_logits(d, d->last, n, err);
 }
 
@@ -350,7 +364,7 @@ static int run_to_logits(void *ctx, uint32_t n_rows, struct error *err) {
     const struct model_config *c = &d->model->config;
     int rc = run_layers(d, n_rows, err);
     if (!rc) rc = decoder_layer_evict_oldest(d, 0, c->n_attention, err);
-    if (!rc) rc = feed_forward_run(d, c->n_layers - 1, d->attn, d->x, n_rows, err);
+    if (!rc) rc = feed_forward_run(d, c->n_layers - 1, d->attn, d->inputs, d->x, n_rows, err);
     return rc ? rc : run_logits(d, d->x, n_rows, err);
 }
 
@@ -431,6 +445,8 @@ static bool needs_last_attention(const struct decoder *d, const struct step *ste
 static int run_rows(struct decoder *d, const struct step *step, const struct sample_row *samples,
                     uint32_t n_samples, struct error *err) {
     d->last_attends = needs_last_attention(d, step, samples, n_samples);
+    d->n_run = n_samples > 0 || d->last_attends ? d->model->config.n_layers
+                                                : shared_keys_n_writing(&d->model->config);
     d->has_logits = has_body(d, step) && wants_all_logits(d, step, samples, n_samples);
     d->owes_evictions = !d->has_logits;
     return d->has_logits ? run_body(d, n_samples, err) : run_layers(d, step->n_rows, err);
@@ -533,7 +549,7 @@ static int leave_layer(struct decoder *d, const struct layer_slice *slice, struc
                        struct error *err) {
     if (slice->layer == 0) return run_embed(d, rows.x, err);
     const int rc = decoder_layer_attend_slice(d, slice->layer - 1, rows, err);
-    return rc ? rc : feed_forward_run(d, slice->layer - 1, d->attn, rows.x, rows.n, err);
+    return rc ? rc : feed_forward_run(d, slice->layer - 1, d->attn, NULL, rows.x, rows.n, err);
 }
 
 /* Takes the rows into the slice's layer.  With its last rows the layer is indexed, unless none will

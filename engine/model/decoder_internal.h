@@ -50,6 +50,7 @@ struct decoder {
     void *recurrent_workspace;  /* of models with recurrent layers: as in recurrent.h */
     void *part;                 /* of a rank, or NULL: what it adds to a sum (collective.h) */
     void *branch, *experts_out; /* of FFN_BOTH */
+    void *inputs, *last_inputs; /* layer_inputs.h: of the step's rows, and of `last` */
     uint32_t *experts;
     float *shares;
     uint32_t *slice_rows;             /* host [max_logit_rows]: rows of the step */
@@ -59,7 +60,8 @@ struct decoder {
     struct step step; /* with the model's windows */
     unsigned extras;
     const struct step_seq *sparse; /* the sequence with sparse attention, or NULL */
-    bool last_attends;   /* in the last layer prompts attend: something reads the results */
+    uint32_t n_run;      /* layers that run: nothing reads what the others would compute */
+    bool last_attends;   /* in the last of these prompts attend: something reads the results */
     bool has_logits;     /* of the newest step: its rows left their logits, in order */
     bool owes_evictions; /* of the newest step: the oldest tokens are still there */
     uint32_t n_sampled;  /* sample rows of the newest step: STEP_SAMPLED may name these */

@@ -22,6 +22,11 @@ static void *values_at(const struct decoder *d, uint32_t layer, void *qkv) {
     return act_at(d, keys_at(d, layer, qkv), (size_t)kv->n_heads * kv->head_dim);
 }
 
+/* Returns how many of q, k and v have a product of their own. */
+static uint32_t n_products(const struct layer_weights *w) {
+    return 1 + (weight_if_present(&w->k) != NULL) + (weight_if_present(&w->v) != NULL);
+}
+
 static int run_qkv(struct decoder *d, uint32_t layer, struct row_range rows, struct error *err) {
     const struct layer_weights *w = &d->model->layers[layer];
     struct residual_input input;
@@ -30,7 +35,7 @@ static int run_qkv(struct decoder *d, uint32_t layer, struct row_range rows, str
                                      .norm = input.norm,
                                      .n_rows = rows.n,
                                      .n_in = d->model->config.dim,
-                                     .n_parts = weight_if_present(&w->v) ? 3 : 2,
+                                     .n_parts = n_products(w),
                                      .parts = {
                                          {.w = &w->q,
                                           .bias = weight_if_present(&w->q_bias),
@@ -77,7 +82,8 @@ static int norm_v(struct decoder *d, uint32_t layer, struct row_range rows, stru
                                       .out_stride = d->qkv_dim,
                                       .eps = d->model->config.norm_eps,
                                       .n_heads = shape->kv.n_heads};
-    return d->model->config.v_norm ? d->be->ops->rmsnorm(d->be, &norm, err) : 0;
+    if (!d->model->config.v_norm || shape->borrows_kv) return 0;
+    return d->be->ops->rmsnorm(d->be, &norm, err);
 }
 
 /* Norms all heads of q as one vector, and all of k, where the model does. */
@@ -93,9 +99,12 @@ int decoder_layer_enter(struct decoder *d, uint32_t layer, struct row_range rows
     const struct model_config *c = &d->model->config;
     const struct layer_weights *w = &d->model->layers[layer];
     const struct head_norms norms = {&w->q_norm, &w->k_norm, c->norm_eps};
+    /* With no KV heads only q is normed and rotated. */
+    struct kv_pool own = d->pools[layer];
+    if (c->layers[layer].borrows_kv) own.n_kv_heads = 0;
     const struct rope_append_args rope = {.qkv = rows.qkv,
                                           .qkv_stride = d->qkv_dim,
-                                          .kv = &d->pools[layer],
+                                          .kv = &own,
                                           .inv_freq = model_freqs(c, layer),
                                           .rope_scale = model_rope_scale(c, layer),
                                           .n_freqs = model_n_freqs(c, layer),
@@ -116,17 +125,24 @@ bool decoder_layer_is_indexed(const struct decoder *d, uint32_t layer) {
     return d->sparse && !d->sparse->sparse->groups && step_window(&d->step, number) == 0;
 }
 
+/* Returns true if the layer is the filter of this number, and not one that reads its keys. */
+static bool is_filter(const struct decoder *d, uint32_t layer, uint32_t filter) {
+    const struct layer_shape *shape = &d->model->config.layers[layer];
+    return shape->number == filter && !shape->borrows_kv;
+}
+
 /* Tells whether the step has a sparse prompt for which the layer is a filter. */
 static bool chooses(const struct decoder *d, uint32_t layer) {
     const struct attn_sparse *sparse = d->sparse ? d->sparse->sparse : NULL;
     for (uint32_t i = 0; sparse && i < sparse->n_groups; i++)
-        if (sparse->groups[i].filter == layer) return true;
+        if (is_filter(d, layer, sparse->groups[i].filter)) return true;
     return false;
 }
 
 /* Lets a filter layer choose for the layers behind it, where a sparse prompt's filters do that. */
-static int run_choose(struct decoder *d, const struct attn_args *attn, struct error *err) {
-    return chooses(d, attn->layer) ? d->be->ops->sparse->choose(d->be, attn, err) : 0;
+static int run_choose(struct decoder *d, uint32_t layer, const struct attn_args *attn,
+                      struct error *err) {
+    return chooses(d, layer) ? d->be->ops->sparse->choose(d->be, attn, err) : 0;
 }
 
 /* Returns the sinks of a layer's softmax, NULL if the model has none. */
@@ -183,7 +199,7 @@ static struct attn_args attn_of(const struct decoder *d, uint32_t layer, const v
 /* Returns the group whose filter the layer is, n_groups if it is no filter. */
 static uint32_t group_index(const struct decoder *d, uint32_t layer) {
     uint32_t i = 0;
-    while (i < d->limits.n_groups && d->limits.groups[i].filter != layer) i++;
+    while (i < d->limits.n_groups && !is_filter(d, layer, d->limits.groups[i].filter)) i++;
     return i;
 }
 
@@ -205,16 +221,18 @@ static int run_select(struct decoder *d, const struct attn_args *attn, uint32_t 
 }
 
 /* Keeps a filter layer's token scores of the last rows, where sequences select by these. */
-static int run_observe(struct decoder *d, const struct attn_args *attn, struct error *err) {
-    const uint32_t index = group_index(d, attn->layer);
+static int run_observe(struct decoder *d, uint32_t layer, const struct attn_args *attn,
+                       struct error *err) {
+    const uint32_t index = group_index(d, layer);
     if (!(d->extras & STEP_OBSERVES) || index == d->limits.n_groups) return 0;
     const struct select_args args = select_args_of(d, attn, index);
     return d->be->ops->select->observe(d->be, &args, err);
 }
 
 /* Runs attention of the sequences that decode.  In a filter layer they select afterwards. */
-static int run_attn_decode(struct decoder *d, struct attn_args attn, struct error *err) {
-    const uint32_t index = group_index(d, attn.layer);
+static int run_attn_decode(struct decoder *d, uint32_t layer, struct attn_args attn,
+                           struct error *err) {
+    const uint32_t index = group_index(d, layer);
     const bool filters = index < d->limits.n_groups;
     attn.selects = d->extras & (STEP_SELECTS | STEP_OBSERVES) && filters;
     const int rc = d->be->ops->attn_decode(d->be, &attn, err);
@@ -222,19 +240,24 @@ static int run_attn_decode(struct decoder *d, struct attn_args attn, struct erro
 }
 
 /* Runs attention of the prompts.  In a filter layer their rows may be observed, or choose. */
-static int attend_prompts(struct decoder *d, struct attn_args attn, struct error *err) {
-    const bool observes =
-        d->extras & STEP_OBSERVES && group_index(d, attn.layer) < d->limits.n_groups;
-    attn.selects = observes || chooses(d, attn.layer);
+static int attend_prompts(struct decoder *d, uint32_t layer, struct attn_args attn,
+                          struct error *err) {
+    const bool observes = d->extras & STEP_OBSERVES && group_index(d, layer) < d->limits.n_groups;
+    attn.selects = observes || chooses(d, layer);
     return d->be->ops->attn_prefill(d->be, &attn, err);
 }
 
 /* Does the same, unless nothing reads it. */
-static int run_attn_prefill(struct decoder *d, const struct attn_args *attn, struct error *err) {
-    const struct model_config *c = &d->model->config;
-    const bool is_last =
-        attn->layer + 1 == c->n_attention && !c->layers[c->n_layers - 1].is_recurrent;
-    return is_last && !d->last_attends ? 0 : attend_prompts(d, *attn, err);
+static int run_attn_prefill(struct decoder *d, uint32_t layer, const struct attn_args *attn,
+                            struct error *err) {
+    const bool is_last = layer + 1 == d->n_run;
+    return is_last && !d->last_attends ? 0 : attend_prompts(d, layer, *attn, err);
+}
+
+/* Returns true if tokens are evicted by their scores behind the layer.  Of layers that share keys
+ * the last one says the scores, so that all of them see the same tokens. */
+static bool evicts_lowest(const struct decoder *d, uint32_t layer) {
+    return d->extras & STEP_EVICTS_LOWEST && d->model->config.layers[layer].is_last_reader;
 }
 
 int decoder_layer_evict_oldest(struct decoder *d, uint32_t first_layer, uint32_t n_layers,
@@ -251,11 +274,11 @@ int decoder_layer_attention(struct decoder *d, uint32_t layer, struct row_range 
         rc = decoder_layer_index(
             d, layer, act_at(d, rows.qkv, (size_t)d->sparse->first_row * d->qkv_dim), err);
     if (rc) return rc;
-    if ((rc = run_attn_decode(d, attn, err))) return rc;
-    if ((rc = run_attn_prefill(d, &attn, err))) return rc;
-    if ((rc = run_observe(d, &attn, err))) return rc;
-    if ((rc = run_choose(d, &attn, err))) return rc;
-    if (!(d->extras & STEP_EVICTS_LOWEST)) return 0;
+    if ((rc = run_attn_decode(d, layer, attn, err))) return rc;
+    if ((rc = run_attn_prefill(d, layer, &attn, err))) return rc;
+    if ((rc = run_observe(d, layer, &attn, err))) return rc;
+    if ((rc = run_choose(d, layer, &attn, err))) return rc;
+    if (!evicts_lowest(d, layer)) return 0;
     if ((rc = d->be->ops->evict->decode(d->be, &attn, err))) return rc;
     return d->be->ops->evict->chunk(d->be, &attn, err);
 }
@@ -263,8 +286,8 @@ int decoder_layer_attention(struct decoder *d, uint32_t layer, struct row_range 
 int decoder_layer_attend_slice(struct decoder *d, uint32_t layer, struct row_range rows,
                                struct error *err) {
     const struct attn_args attn = attn_of(d, layer, rows.qkv);
-    int rc = attend_prompts(d, attn, err);
-    if (!rc) rc = run_observe(d, &attn, err);
-    if (!rc && d->extras & STEP_EVICTS_LOWEST) rc = d->be->ops->evict->chunk(d->be, &attn, err);
+    int rc = attend_prompts(d, layer, attn, err);
+    if (!rc) rc = run_observe(d, layer, &attn, err);
+    if (!rc && evicts_lowest(d, layer)) rc = d->be->ops->evict->chunk(d->be, &attn, err);
     return rc ? rc : decoder_layer_evict_oldest(d, layer, 1, err);
 }

@@ -15,6 +15,7 @@
 #include "engine/model/family_names.h"
 #include "engine/model/feed_forward.h"
 #include "engine/model/model.h"
+#include "engine/model/shared_keys.h"
 
 enum { MAX_HEAD_DIM = 512 };
 
@@ -350,25 +351,39 @@ static int read_gemma4_experts(const struct config_reader *r, struct model_confi
     return rc;
 }
 
-/* Refuses what only E2B and E4B have. */
-static int check_gemma4_parts(const struct config_reader *r, const struct model_config *c) {
-    double n_shared = 0, n_inputs = family_find(c->architecture)->usual_layer_inputs;
-    int rc = config_read_number(r, r->root, "num_kv_shared_layers", 0, 1024, &n_shared);
-    if (!rc)
-        rc = config_read_number(r, r->root, "hidden_size_per_layer_input", 0, 1 << 16, &n_inputs);
+/* Reads what each layer gets of a token beside the residual stream. */
+static int read_layer_inputs(const struct config_reader *r, struct model_config *c) {
+    static const char key[] = "hidden_size_per_layer_input";
+    double n = family_find(c->architecture)->usual_layer_inputs;
+    int rc = config_read_number(r, r->root, key, 0, 1 << 12, &n);
     if (rc) return rc;
-    if (n_shared > 0)
-        return config_refuse(r, ERR_UNSUPPORTED, "num_kv_shared_layers",
-                             "is not 0: layers without keys of their own are not supported");
-    if (n_inputs == 0) return 0;
-    return config_refuse(r, ERR_UNSUPPORTED, "hidden_size_per_layer_input",
-                         "is not 0: embeddings of each layer are not supported");
+    if (n != (uint32_t)n) return config_refuse(r, ERR_INVALID, key, "is not a whole number");
+    c->layer_inputs = (uint32_t)n;
+    if (c->layer_inputs == 0) return 0;
+    c->n_input_vocab = 262144;
+    rc = config_read_count(r, r->root, "vocab_size_per_layer_input", 1 << 24, &c->n_input_vocab);
+    if (rc || c->n_input_vocab >= c->n_vocab) return rc;
+    return config_refuse(r, ERR_UNSUPPORTED, "vocab_size_per_layer_input",
+                         "is less than 'vocab_size': some tokens would have no inputs");
+}
+
+/* Reads which layers share the keys of others.  These may be twice as wide. */
+static int read_gemma4_sharing(const struct config_reader *r, struct model_config *c) {
+    bool is_double = false;
+    int rc = shared_keys_read(r, c);
+    if (!rc) rc = config_read_bool(r, r->root, "use_double_wide_mlp", &is_double);
+    for (uint32_t i = shared_keys_n_writing(c); i < c->n_layers && is_double && !rc; i++) {
+        struct layer_shape *shape = &c->layers[i];
+        *(shape->kind == FFN_BOTH ? &shape->dense_dim : &shape->ffn_dim) *= 2;
+    }
+    return rc;
 }
 
 int family_read_gemma4(const struct config_reader *r, struct model_config *c) {
-    int rc = check_gemma4_parts(r, c);
-    if (!rc) rc = check_gemma4_layers(r, c);
+    int rc = check_gemma4_layers(r, c);
+    if (!rc) rc = read_layer_inputs(r, c);
     if (!rc) rc = read_gemma4_experts(r, c);
+    if (!rc) rc = read_gemma4_sharing(r, c);
     c->attn_scale = 1;
     return rc ? rc : read_gemma4_heads(r, c);
 }

@@ -6,6 +6,7 @@
 #include "engine/base/sizes.h"
 #include "engine/device/experts.h"
 #include "engine/model/decoder_internal.h"
+#include "engine/model/layer_inputs.h"
 #include "engine/model/residual.h"
 
 /* Computes the buffer ffn with gate and up of these matrices. */
@@ -120,6 +121,12 @@ static float scale_of(const struct decoder *d, uint32_t layer) {
     return d->model->config.layer_scales ? *scale : 0;
 }
 
+/* Returns the same of the feed-forward part, behind which a layer may add what it makes of its
+ * inputs. */
+static float ffn_scale_of(const struct decoder *d, uint32_t layer) {
+    return d->model->config.layer_inputs > 0 ? 0 : scale_of(d, layer);
+}
+
 /* Norms rows of the model's width into `out`, or adds the norm to what is there. */
 static int norm_rows(struct decoder *d, const void *x, const struct weight *weight, void *out,
                      bool accumulate, float sum_scale, uint32_t n_rows, struct error *err) {
@@ -172,7 +179,7 @@ static int run_both(struct decoder *d, uint32_t layer, void *x, uint32_t n_rows,
     if (!rc)
         rc = norm_rows(d, d->experts_out, &w->experts_post_norm, d->branch, true, 0, n_rows, err);
     return rc ? rc
-              : norm_rows(d, d->branch, &w->ffn_post_norm, x, true, scale_of(d, layer), n_rows,
+              : norm_rows(d, d->branch, &w->ffn_post_norm, x, true, ffn_scale_of(d, layer), n_rows,
                           err);
 }
 
@@ -198,6 +205,9 @@ struct ffn_widths feed_forward_widths(const struct model_config *c) {
         most.gate_up = max_u32(most.gate_up, kinds[shape->kind].n_in_gate_up * dim);
         most.ffn = max_u32(most.ffn, kinds[shape->kind].n_in_ffn * dim);
     }
+    /* Where the inputs of layers are computed, and what a layer makes of its own. */
+    most.gate_up = max_u32(most.gate_up, layer_inputs_width(c));
+    most.ffn = max_u32(most.ffn, c->layer_inputs);
     return most;
 }
 
@@ -264,8 +274,9 @@ static int gate_attention(struct decoder *d, uint32_t layer, void *attn_out, con
     return rc ? rc : d->be->ops->gate(d->be, &gate, err);
 }
 
-int feed_forward_run(struct decoder *d, uint32_t layer, void *attn_out, void *x, uint32_t n_rows,
-                     struct error *err) {
+/* Adds what attention gives, and the feed-forward part. */
+static int run_halves(struct decoder *d, uint32_t layer, void *attn_out, void *x, uint32_t n_rows,
+                      struct error *err) {
     const struct layer_weights *w = &d->model->layers[layer];
     const bool parallel = d->model->config.parallel;
     const bool has_down = !kinds[d->model->config.layers[layer].kind].run_all;
@@ -278,5 +289,11 @@ int feed_forward_run(struct decoder *d, uint32_t layer, void *attn_out, void *x,
     if (!rc) rc = residual_add(d, terms, at_once ? 2 : 1, &w->attn_post_norm, 0, x, n_rows, err);
     if (!rc && !parallel) rc = run(d, layer, x, n_rows, err);
     if (rc || at_once || !has_down) return rc;
-    return residual_add(d, &terms[1], 1, &w->ffn_post_norm, scale_of(d, layer), x, n_rows, err);
+    return residual_add(d, &terms[1], 1, &w->ffn_post_norm, ffn_scale_of(d, layer), x, n_rows, err);
+}
+
+int feed_forward_run(struct decoder *d, uint32_t layer, void *attn_out, const void *inputs, void *x,
+                     uint32_t n_rows, struct error *err) {
+    const int rc = run_halves(d, layer, attn_out, x, n_rows, err);
+    return rc ? rc : layer_inputs_add(d, layer, inputs, scale_of(d, layer), x, n_rows, err);
 }

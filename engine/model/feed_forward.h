@@ -30,8 +30,12 @@ struct layer_shape {
     /* Its number among the recurrent layers, or among those that attend.  A step and the KV cache
      * know the latter alone, by these numbers. */
     uint32_t number;
-    bool is_local; /* it rotates by model_config.local_freq, unscaled, not by inv_freq */
-    bool rotates;  /* even where layers without a window do not */
+    /* It has no keys and values, but those of an earlier layer, whose number it has
+     * (shared_keys.h). */
+    bool borrows_kv;
+    bool is_last_reader; /* no layer behind it has its number */
+    bool is_local;       /* it rotates by model_config.local_freq, unscaled, not by inv_freq */
+    bool rotates;        /* even where layers without a window do not */
     struct kv_shape kv;
     bool k_is_v; /* it has no v of its own: values are the keys before their norm and rotation */
     /* Its feed-forward part: */
@@ -59,9 +63,10 @@ struct experts_shape feed_forward_experts(const struct model_config *config, uin
 double feed_forward_work(const struct model_config *config);
 
 /* Runs the rest of a layer on n_rows rows.  attn_out, act [n_rows, mixer_attn_width()]: what
- * attention computed, which an output gate changes; x, act [n_rows, dim]: the residual stream, to
- * which the layer adds. */
-int feed_forward_run(struct decoder *d, uint32_t layer, void *attn_out, void *x, uint32_t n_rows,
-                     struct error *err);
+ * attention computed, which an output gate changes.  inputs: the rows' inputs of all layers
+ * (layer_inputs.h), if the model has any.  x, act [n_rows, dim]: the residual stream, to which the
+ * layer adds. */
+int feed_forward_run(struct decoder *d, uint32_t layer, void *attn_out, const void *inputs, void *x,
+                     uint32_t n_rows, struct error *err);
 
 #endif

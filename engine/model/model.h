@@ -62,7 +62,11 @@ struct model_config {
     /* Of layers without a window, which are the ones that evict and select. */
     uint32_t n_kv_heads, head_dim;
     struct kv_shape windowed; /* of those with one, if that is another; else zeroed */
-    uint32_t n_attention;     /* layers that attend: n_layers less recurrent.n_layers */
+    uint32_t n_attention;     /* layers with keys: n_layers less recurrent and sharing ones */
+    uint32_t n_kv_shared;     /* the last layers, which read keys of earlier ones (shared_keys.h) */
+    /* Elements of what each layer gets of a token beside the residual stream (layer_inputs.h), and
+     * the tokens of its table; 0: nothing. */
+    uint32_t layer_inputs, n_input_vocab;
     struct recurrent_shape recurrent;
     bool recurrent_by_group;    /* their products lie by k head in the checkpoint (weight_find.h) */
     bool output_gate;           /* attention's output is multiplied with sigmoid(gate(x)) */
@@ -130,6 +134,7 @@ struct layer_weights {
     /* Of a recurrent layer, beside q, k, v and o; members as in struct recurrent_args. */
     struct weight z, b, a, conv, a_log, dt_bias, mixer_norm;
     struct weight scale; /* of layer_scales: one f32, in the host's memory */
+    struct weight input_gate, input_projection, input_post_norm; /* layer_inputs.h */
     struct weight attn_post_norm, ffn_post_norm;
     struct weight ffn_norm, gate, up, down, gate_bias, up_bias, down_bias; /* stacks of experts */
     struct weight router, router_bias, choice_bias;
@@ -145,6 +150,7 @@ struct model {
      * for those that model_share_make() gives to config. */
     struct model_config *whole;
     struct weight positions, final_norm_bias;
+    struct weight input_embedding, input_projection, input_norm; /* layer_inputs.h */
     /* head aliases embedding when tied and not shared.  A rank's head is a part of the vocabulary,
      * from token head_first on. */
     struct weight embedding, final_norm, head;
@@ -194,6 +200,9 @@ struct mean_widths {
     double q, k;
 };
 struct mean_widths model_mean_widths(const struct model_config *config);
+/* Returns why no prompt may go through the layers one after the other (layer_slice.h), which sparse
+ * prompts do, as a clause; NULL: they may. */
+const char *model_without_slices(const struct model_config *config);
 /* Returns true if some layer sees everything. */
 bool model_has_full_attention(const struct model_config *config);
 /* Returns true if a text ends with the token. */

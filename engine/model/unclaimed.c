@@ -105,12 +105,17 @@ static int grow(struct claims *claims, size_t n, struct error *err) {
     return 0;
 }
 
+/* Returns true if checkpoints may have the tensor though the layer reads another one's keys. */
+static bool is_of_borrower(const struct weight_rule *rule, const struct layer_shape *shape) {
+    return shape && shape->borrows_kv && rule->without & TRAIT_BORROWS_KV;
+}
+
 static int claim_rules(struct claims *claims, const struct weight_rules *rules,
                        const struct model_config *c, const struct layer_shape *shape,
                        uint32_t layer, struct error *err) {
     for (size_t i = 0; i < rules->n; i++) {
         const struct weight_rule *rule = &rules->rules[i];
-        if (!weights_rule_applies(rule, c, shape)) continue;
+        if (!weights_rule_applies(rule, c, shape) && !is_of_borrower(rule, shape)) continue;
         const uint32_t n =
             rule->stacked && strchr(rule->name, '@') ? weights_side(rule->stacked, c, shape) : 1;
         const int rc = grow(claims, n, err);

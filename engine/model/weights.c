@@ -22,6 +22,12 @@ static const struct weight_rule model_rules[] = {
      .rows = SIDE_VOCAB, .cols = SIDE_DIM, .is_table = true},
     {.name = "model.embed_positions.weight", .at = IN_MODEL(positions),
      .rows = SIDE_POSITIONS, .cols = SIDE_DIM, .with = TRAIT_LEARNED_POSITIONS, .is_table = true},
+    {.name = "model.embed_tokens_per_layer.weight", .at = IN_MODEL(input_embedding),
+     .rows = SIDE_INPUT_VOCAB, .cols = SIDE_INPUTS, .with = TRAIT_LAYER_INPUTS, .is_table = true},
+    {.name = "model.per_layer_model_projection.weight", .at = IN_MODEL(input_projection),
+     .rows = SIDE_INPUTS, .cols = SIDE_DIM, .with = TRAIT_LAYER_INPUTS},
+    {.name = "model.per_layer_projection_norm.weight", .at = IN_MODEL(input_norm),
+     .rows = SIDE_VECTOR, .cols = SIDE_INPUT, .with = TRAIT_LAYER_INPUTS, .is_norm = true},
     {.name = "model.norm.weight", .at = IN_MODEL(final_norm),
      .rows = SIDE_VECTOR, .cols = SIDE_DIM, .is_norm = true, .is_last = true},
     {.name = "model.norm.bias", .at = IN_MODEL(final_norm_bias),
@@ -47,11 +53,11 @@ static const struct weight_rule layer_rules[] = {
      .rows = SIDE_Q, .cols = SIDE_DIM, .whole = SIDE_Q_GATE, .before = SIDE_Q,
      .with = TRAIT_OUTPUT_GATE},
     {.name = "model.layers.#.self_attn.k_proj.weight", .at = IN_LAYER(k),
-     .rows = SIDE_KV, .cols = SIDE_DIM, .without = TRAIT_FUSED_QKV | TRAIT_RECURRENT,
-     .is_rotary = true},
+     .rows = SIDE_KV, .cols = SIDE_DIM,
+     .without = TRAIT_FUSED_QKV | TRAIT_RECURRENT | TRAIT_BORROWS_KV, .is_rotary = true},
     {.name = "model.layers.#.self_attn.v_proj.weight", .at = IN_LAYER(v),
      .rows = SIDE_KV, .cols = SIDE_DIM,
-     .without = TRAIT_FUSED_QKV | TRAIT_RECURRENT | TRAIT_K_IS_V},
+     .without = TRAIT_FUSED_QKV | TRAIT_RECURRENT | TRAIT_K_IS_V | TRAIT_BORROWS_KV},
     {.name = "model.layers.#.self_attn.qkv_proj.weight", .at = IN_LAYER(q),
      .rows = SIDE_Q, .cols = SIDE_DIM, .whole = SIDE_QKV, .with = TRAIT_FUSED_QKV, .is_rotary = true},
     {.name = "model.layers.#.self_attn.qkv_proj.weight", .at = IN_LAYER(k),
@@ -66,11 +72,11 @@ static const struct weight_rule layer_rules[] = {
      .rows = SIDE_VECTOR, .cols = SIDE_Q, .with = TRAIT_QKV_BIAS, .without = TRAIT_FUSED_QKV,
      .is_rotary = true},
     {.name = "model.layers.#.self_attn.k_proj.bias", .at = IN_LAYER(k_bias),
-     .rows = SIDE_VECTOR, .cols = SIDE_KV, .with = TRAIT_QKV_BIAS, .without = TRAIT_FUSED_QKV,
-     .is_rotary = true},
+     .rows = SIDE_VECTOR, .cols = SIDE_KV, .with = TRAIT_QKV_BIAS,
+     .without = TRAIT_FUSED_QKV | TRAIT_BORROWS_KV, .is_rotary = true},
     {.name = "model.layers.#.self_attn.v_proj.bias", .at = IN_LAYER(v_bias),
      .rows = SIDE_VECTOR, .cols = SIDE_KV, .with = TRAIT_QKV_BIAS,
-     .without = TRAIT_FUSED_QKV | TRAIT_K_IS_V},
+     .without = TRAIT_FUSED_QKV | TRAIT_K_IS_V | TRAIT_BORROWS_KV},
     {.name = "model.layers.#.self_attn.qkv_proj.bias", .at = IN_LAYER(q_bias),
      .rows = SIDE_VECTOR, .cols = SIDE_Q, .whole = SIDE_QKV,
      .with = TRAIT_QKV_BIAS | TRAIT_FUSED_QKV, .is_rotary = true},
@@ -85,7 +91,8 @@ static const struct weight_rule layer_rules[] = {
     {.name = "model.layers.#.self_attn.q_norm.weight", .at = IN_LAYER(q_norm),
      .rows = SIDE_VECTOR, .cols = SIDE_HEAD, .with = TRAIT_QK_NORM, .is_norm = true},
     {.name = "model.layers.#.self_attn.k_norm.weight", .at = IN_LAYER(k_norm),
-     .rows = SIDE_VECTOR, .cols = SIDE_HEAD, .with = TRAIT_QK_NORM, .is_norm = true},
+     .rows = SIDE_VECTOR, .cols = SIDE_HEAD, .with = TRAIT_QK_NORM, .without = TRAIT_BORROWS_KV,
+     .is_norm = true},
     {.name = "model.layers.#.self_attn.q_norm.weight", .at = IN_LAYER(q_norm),
      .rows = SIDE_VECTOR, .cols = SIDE_Q, .with = TRAIT_WHOLE_QK_NORM, .is_norm = true},
     {.name = "model.layers.#.self_attn.k_norm.weight", .at = IN_LAYER(k_norm),
@@ -182,6 +189,12 @@ static const struct weight_rule layer_rules[] = {
      .rows = SIDE_VECTOR, .cols = SIDE_EXPERTS, .with = TRAIT_BOTH, .is_norm = true},
     {.name = "model.layers.#.layer_scalar", .at = IN_LAYER(scale),
      .rows = SIDE_VECTOR, .cols = SIDE_ONE, .with = TRAIT_LAYER_SCALES, .is_norm = true, .is_host = true},
+    {.name = "model.layers.#.per_layer_input_gate.weight", .at = IN_LAYER(input_gate),
+     .rows = SIDE_INPUT, .cols = SIDE_DIM, .with = TRAIT_LAYER_INPUTS},
+    {.name = "model.layers.#.per_layer_projection.weight", .at = IN_LAYER(input_projection),
+     .rows = SIDE_DIM, .cols = SIDE_INPUT, .with = TRAIT_LAYER_INPUTS},
+    {.name = "model.layers.#.post_per_layer_input_norm.weight", .at = IN_LAYER(input_post_norm),
+     .rows = SIDE_VECTOR, .cols = SIDE_DIM, .with = TRAIT_LAYER_INPUTS, .is_norm = true},
     {.name = "model.layers.#.mlp.gate_proj.weight", .at = IN_LAYER(gate),
      .rows = SIDE_FFN, .cols = SIDE_DIM, .without = TRAIT_FUSED_GATE_UP | TRAIT_PLAIN_FFN | TRAIT_EXPERTS},
     {.name = "model.layers.#.mlp.up_proj.weight", .at = IN_LAYER(up),
@@ -299,12 +312,12 @@ const struct weight_rule *weights_find(const char *name) {
     return &model_rules[i];
 }
 
-static unsigned traits_of(const struct model_config *c, const struct layer_shape *shape) {
+static uint64_t traits_of(const struct model_config *c, const struct layer_shape *shape) {
     const bool experts = shape && shape->n_experts > 0, recurs = shape && shape->is_recurrent;
     const enum expert_layout layout = c->expert_layout;
     const struct {
         bool has;
-        enum weight_trait trait;
+        uint64_t trait;
     } all[] = {
         {c->tied_head, TRAIT_TIED},
         {c->qkv_bias && !recurs, TRAIT_QKV_BIAS},
@@ -337,8 +350,10 @@ static unsigned traits_of(const struct model_config *c, const struct layer_shape
         {shape && shape->k_is_v, TRAIT_K_IS_V},
         {c->layer_scales, TRAIT_LAYER_SCALES},
         {shape && shape->kind == FFN_BOTH, TRAIT_BOTH},
+        {shape && shape->borrows_kv, TRAIT_BORROWS_KV},
+        {c->layer_inputs > 0, TRAIT_LAYER_INPUTS},
     };
-    unsigned traits = 0;
+    uint64_t traits = 0;
     for (size_t i = 0; i < COUNT(all); i++)
         if (all[i].has) traits |= all[i].trait;
     return traits;
@@ -346,7 +361,7 @@ static unsigned traits_of(const struct model_config *c, const struct layer_shape
 
 bool weights_rule_applies(const struct weight_rule *rule, const struct model_config *config,
                           const struct layer_shape *shape) {
-    const unsigned traits = traits_of(config, shape);
+    const uint64_t traits = traits_of(config, shape);
     return (traits & rule->with) == rule->with && (traits & rule->without) == 0;
 }
 
@@ -386,6 +401,9 @@ uint32_t weights_side(enum weight_side side, const struct model_config *config,
     case SIDE_HEADS: return config->n_heads;
     case SIDE_EXPERTS: return shape->n_experts;
     case SIDE_SHARED: return shape->shared_dim;
+    case SIDE_INPUT: return config->layer_inputs;
+    case SIDE_INPUTS: return config->n_layers * config->layer_inputs;
+    case SIDE_INPUT_VOCAB: return config->n_input_vocab;
     case SIDE_KEYS: return keys;
     case SIDE_2KEYS: return 2 * keys;
     case SIDE_VALUES: return values;

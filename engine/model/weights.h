@@ -33,6 +33,9 @@ enum weight_side {
     SIDE_HEADS,
     SIDE_EXPERTS,
     SIDE_SHARED,
+    SIDE_INPUT,       /* model_config.layer_inputs: a layer's own input, */
+    SIDE_INPUTS,      /* and those of all layers */
+    SIDE_INPUT_VOCAB, /* tokens of their table */
     /* Of a recurrent layer (struct recurrent_shape): */
     SIDE_KEYS,       /* q, or k */
     SIDE_2KEYS,      /* both */
@@ -46,40 +49,41 @@ enum weight_side {
     SIDE_Q_GATE /* of attention with an output gate: q and the gate */
 };
 
-/* What tensors a model has, as a set of bits. */
-enum weight_trait {
-    TRAIT_TIED = 1,
-    TRAIT_QKV_BIAS = 2,
-    TRAIT_O_BIAS = 4,
-    TRAIT_MLP_BIAS = 8,
-    TRAIT_QK_NORM = 16,
-    TRAIT_POST_NORMS = 32,
-    TRAIT_OWN_FFN_NORMS = 64,
-    TRAIT_FUSED_QKV = 128,
-    TRAIT_FUSED_GATE_UP = 256,
-    TRAIT_PLAIN_FFN = 512,
-    TRAIT_NORM_BIAS = 1024,
-    TRAIT_SHARED_NORM = 2048,
-    TRAIT_LEARNED_POSITIONS = 4096,
-    TRAIT_SINKS = 8192,
-    TRAIT_EXPERTS = 16384,
-    TRAIT_WHOLE_QK_NORM = 32768,
-    TRAIT_NO_PRE_NORMS = 65536,
-    TRAIT_EXPERTS_SINGLE = 131072, /* how the files have them (enum expert_layout) */
-    TRAIT_EXPERTS_STACKED = 262144,
-    TRAIT_EXPERTS_FUSED = 524288,
-    TRAIT_SHARED_EXPERT = 1048576,
-    TRAIT_SHARED_GATE = 2097152,
-    TRAIT_ROUTER_BIAS = 4194304,
-    TRAIT_CHOICE_BIAS = 8388608,
-    TRAIT_RECURRENT = 16777216,
-    TRAIT_RECURRENT_BY_GROUP = 33554432,
-    TRAIT_OUTPUT_GATE = 67108864,
-    TRAIT_K_IS_V = 134217728,
-    TRAIT_LAYER_SCALES = 268435456,
-    TRAIT_BOTH = 536870912,
-    TRAIT_SHARED = 1 << 30 /* several ranks have it, each a part */
-};
+/* What tensors a model has, as a set of bits, of which an enum has too few. */
+#define TRAIT(n) (UINT64_C(1) << (n))
+#define TRAIT_TIED TRAIT(0)
+#define TRAIT_QKV_BIAS TRAIT(1)
+#define TRAIT_O_BIAS TRAIT(2)
+#define TRAIT_MLP_BIAS TRAIT(3)
+#define TRAIT_QK_NORM TRAIT(4)
+#define TRAIT_POST_NORMS TRAIT(5)
+#define TRAIT_OWN_FFN_NORMS TRAIT(6)
+#define TRAIT_FUSED_QKV TRAIT(7)
+#define TRAIT_FUSED_GATE_UP TRAIT(8)
+#define TRAIT_PLAIN_FFN TRAIT(9)
+#define TRAIT_NORM_BIAS TRAIT(10)
+#define TRAIT_SHARED_NORM TRAIT(11)
+#define TRAIT_LEARNED_POSITIONS TRAIT(12)
+#define TRAIT_SINKS TRAIT(13)
+#define TRAIT_EXPERTS TRAIT(14)
+#define TRAIT_WHOLE_QK_NORM TRAIT(15)
+#define TRAIT_NO_PRE_NORMS TRAIT(16)
+#define TRAIT_EXPERTS_SINGLE TRAIT(17) /* how the files have them (enum expert_layout) */
+#define TRAIT_EXPERTS_STACKED TRAIT(18)
+#define TRAIT_EXPERTS_FUSED TRAIT(19)
+#define TRAIT_SHARED_EXPERT TRAIT(20)
+#define TRAIT_SHARED_GATE TRAIT(21)
+#define TRAIT_ROUTER_BIAS TRAIT(22)
+#define TRAIT_CHOICE_BIAS TRAIT(23)
+#define TRAIT_RECURRENT TRAIT(24)
+#define TRAIT_RECURRENT_BY_GROUP TRAIT(25)
+#define TRAIT_OUTPUT_GATE TRAIT(26)
+#define TRAIT_K_IS_V TRAIT(27)
+#define TRAIT_LAYER_SCALES TRAIT(28)
+#define TRAIT_BOTH TRAIT(29)
+#define TRAIT_SHARED TRAIT(30)       /* several ranks have it, each a part */
+#define TRAIT_BORROWS_KV TRAIT(31)   /* layer_shape.borrows_kv */
+#define TRAIT_LAYER_INPUTS TRAIT(32) /* model_config.layer_inputs */
 
 struct weight_rule {
     const char *name;      /* '#' stands for the layer's number, '@' for the expert's */
@@ -91,16 +95,15 @@ struct weight_rule {
      * a whole or (weight_find.h) in each group.  SIDE_NONE: it holds only these.  A vector holds
      * other elements. */
     enum weight_side whole, before;
-    unsigned with,
-        without;    /* weight_trait: a model has the tensor if it has all and none of these */
-    bool is_norm;   /* a vector that scales: 1 where weights are random */
-    bool is_from_0; /* of a norm: as it is, whatever model_config.norms_from_one says */
-    bool is_small;  /* read like a vector, not multiplied with */
-    bool is_rotary; /* its rows are q's or k's (rotary_order.h) */
-    bool is_table;  /* its rows are looked up */
-    bool is_last;   /* of the norm before the logits (model_config.logit_scale) */
-    bool over_root; /* it is divided by the root of the model's width */
-    bool is_host;   /* the decoder reads it, as f32; the device does not get it */
+    uint64_t with, without; /* a model has the tensor if it has all and none of these */
+    bool is_norm;           /* a vector that scales: 1 where weights are random */
+    bool is_from_0;         /* of a norm: as it is, whatever model_config.norms_from_one says */
+    bool is_small;          /* read like a vector, not multiplied with */
+    bool is_rotary;         /* its rows are q's or k's (rotary_order.h) */
+    bool is_table;          /* its rows are looked up */
+    bool is_last;           /* of the norm before the logits (model_config.logit_scale) */
+    bool over_root;         /* it is divided by the root of the model's width */
+    bool is_host;           /* the decoder reads it, as f32; the device does not get it */
     /* It is added to a product whose columns ranks share (model_share.h).  Rank 0 alone has it, so
      * that the sum over the ranks has it once. */
     bool is_in_sum;

@@ -16,8 +16,8 @@ static int load_groups(struct offload_setup *setup, struct error *err) {
     struct error why = {0};
     const int rc = filters_read(&filters, setup->path, err);
     if (rc) return rc;
-    const int n =
-        filters_groups(&filters, setup->model.windows, setup->model.n_layers, setup->groups, &why);
+    const int n = filters_groups(&filters, setup->model.windows, setup->model.n_attention,
+                                 setup->groups, &why);
     if (n < 0) return error_set(err, n, "%s: %.400s", setup->path, why.text);
     setup->n_groups = (uint32_t)n;
     return 0;
@@ -72,7 +72,7 @@ void offload_setup_rules(struct offload_rules *out, const struct offload_setup *
                                   .filters_file = model_file_name(setup->path),
                                   .groups = setup->groups,
                                   .n_groups = setup->n_groups,
-                                  .n_layers = setup->model.n_layers,
+                                  .n_layers = setup->model.n_attention,
                                   .windows = setup->model.windows,
                                   .max_selected = (uint32_t)options->max_selected,
                                   .host_pool_bytes = options->kv_offload_size,

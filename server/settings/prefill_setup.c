@@ -61,6 +61,7 @@ void prefill_setup_configure(const struct prefill_setup *setup, const struct opt
 static const char *why_dense(const struct options *options, const struct engine_info *info) {
     if (options->prefill == PREFILL_DENSE) return "the server was started with --prefill dense";
     if (!model_has_full_attention(info->model)) return "every layer of this model has a window";
+    if (model_without_slices(info->model)) return model_without_slices(info->model);
     return info->sparse_prefill ? NULL : "the backend computes prompts densely only";
 }
 

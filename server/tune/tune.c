@@ -164,6 +164,9 @@ static int open_tune(struct tune *t, char *real_dir, struct error *err) {
         rc = error_set(
             err, ERR_UNSUPPORTED,
             "tune: every layer of this model has a window, so it has no patterns and no filters");
+    if (!rc && model_without_slices(&t->model))
+        rc = error_set(err, ERR_UNSUPPORTED, "tune: %s, so it has no sparse prompts to measure",
+                       model_without_slices(&t->model));
     if (!rc) rc = choose_lengths(t, err);
     if (!rc) rc = choose_parts(t, err);
     if (!rc) rc = choose_paths(t, real_dir, err);

@@ -254,6 +254,46 @@ static void check_gate(struct backend *be) {
     }
 }
 
+static double through_gate(double gate, enum gate_kind kind) {
+    if (kind == GATE_SILU) return gate / (1 + exp(-gate));
+    return gate / 2 * (1 + tanh(sqrt(2 / M_PI) * (gate + 0.044715 * gate * gate * gate)));
+}
+
+/* kind(x Wg^T) * u, where each row has a u of its own, a part of a longer row. */
+static void check_own_rows(struct backend *be) {
+    enum { N_IN = 5, AT = 3 };
+    for (uint32_t dim = 1; dim < 70; dim += 7) {
+        const uint32_t n_rows = 1 + random_below(40), stride = 3 * dim + AT;
+        const size_t n = (size_t)n_rows * dim;
+        const enum gate_kind kind = dim % 2 ? GATE_GELU : GATE_SILU;
+        float *x = random_floats(n_rows * N_IN), *gate = random_floats(dim * N_IN),
+              *u = random_floats((size_t)n_rows * stride), *gate_up = random_floats(2 * n),
+              *out = random_floats(n);
+        double *expected = calloc(n, sizeof(*expected));
+        const struct weight w = weight_plain(gate, ELEMENT_F32, dim, N_IN),
+                            rows = weight_plain(u + AT, ELEMENT_F32, n_rows, stride);
+        const struct gated_args args = {.x = x,
+                                        .n_rows = n_rows,
+                                        .n_in = N_IN,
+                                        .gate = &w,
+                                        .up_bias = &rows,
+                                        .gate_up = gate_up,
+                                        .out = out,
+                                        .kind = kind};
+        struct error err = {0};
+        for (size_t i = 0; i < n; i++) {
+            double sum = 0;
+            for (uint32_t k = 0; k < N_IN; k++)
+                sum += (double)x[i / dim * N_IN + k] * (double)gate[i % dim * N_IN + k];
+            expected[i] = through_gate(sum, kind) * (double)u[i / dim * stride + AT + i % dim];
+        }
+        assert_int_equal(be->ops->gated(be, &args, &err), 0);
+        assert_close(out, expected, n, 1e-5);
+        free(x), free(gate), free(u), free(gate_up), free(out), free(expected);
+    }
+}
+
 TEST(gates_multiply) {
     for_each_backend(check_gate);
+    for_each_backend(check_own_rows);
 }

@@ -159,6 +159,47 @@ static void output_gates_equal_the_cpu(void **state) {
     }
 }
 
+/* kind(x Wg^T) * u, where each row has a u of its own, a part of a longer row. */
+static void gates_of_rows_equal_the_cpu(void **state) {
+    enum { N_IN = 64 };
+    struct error err = {0};
+    for (size_t i = 0; i < 2 * N_WIDTHS; i++) {
+        const uint32_t rows = heights[i % N_HEIGHTS], dim = widths[i / 2], n = rows * dim,
+                       stride = 3 * dim;
+        const enum gate_kind kind = i % 2 ? GATE_GELU : GATE_SILU;
+        float *x = random_bf16(rows * N_IN, 1), *gate = random_bf16(dim * N_IN, 1),
+              *u = random_bf16(rows * stride, 6), *on_cpu = random_floats(n),
+              *workspace = random_floats(2 * (size_t)n), *got = random_floats(n);
+        void *gpu_x = gpu_array(x, rows * N_IN, ELEMENT_BF16),
+             *gpu_gate = gpu_array(gate, dim * N_IN, ELEMENT_BF16),
+             *gpu_u = gpu_array(u, rows * stride, ELEMENT_BF16),
+             *gpu_workspace = gpu_poison(2 * (size_t)n, ELEMENT_BF16),
+             *gpu_out = gpu_poison(n, ELEMENT_BF16);
+        const struct weight w = weight_plain(gate, ELEMENT_F32, dim, N_IN),
+                            own = weight_plain(u + dim, ELEMENT_F32, rows, stride),
+                            gpu_w = weight_plain(gpu_gate, ELEMENT_BF16, dim, N_IN),
+                            gpu_own =
+                                weight_plain((uint16_t *)gpu_u + dim, ELEMENT_BF16, rows, stride);
+        struct gated_args args = {.x = x,
+                                  .n_rows = rows,
+                                  .n_in = N_IN,
+                                  .gate = &w,
+                                  .up_bias = &own,
+                                  .gate_up = workspace,
+                                  .out = on_cpu,
+                                  .kind = kind};
+        must(cpu->ops->gated(cpu, &args, &err), &err);
+        args.x = gpu_x, args.gate = &gpu_w, args.up_bias = &gpu_own;
+        args.gate_up = gpu_workspace, args.out = gpu_out;
+        must(gpu->ops->gated(gpu, &args, &err), &err);
+        gpu_read(got, gpu_out, n, ELEMENT_BF16);
+        assert_near(got, on_cpu, n, 2 * BF16_TOLERANCE, "gate of rows");
+        gpu_free(gpu_x), gpu_free(gpu_gate), gpu_free(gpu_u), gpu_free(gpu_workspace);
+        gpu_free(gpu_out);
+        free(x), free(gate), free(u), free(on_cpu), free(workspace), free(got);
+    }
+}
+
 static void check_learned_positions(uint32_t n_rows, uint32_t dim, enum element dtype) {
     enum { N_POSITIONS = 400, FIRST = 2 };
     const size_t n = (size_t)n_rows * dim;
@@ -356,6 +397,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(layernorm_equals_the_cpu),
         cmocka_unit_test(activations_equal_the_cpu),
         cmocka_unit_test(output_gates_equal_the_cpu),
+        cmocka_unit_test(gates_of_rows_equal_the_cpu),
         cmocka_unit_test(learned_positions_equal_the_cpu),
         cmocka_unit_test(embedding_equals_the_cpu),
         cmocka_unit_test(gather_picks_rows),

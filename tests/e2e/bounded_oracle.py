@@ -92,10 +92,12 @@ class Head:
         self.scores.append(numpy.zeros(rows))
         return first
 
-    def attend(self, queries, keys, values, generated):
-        """queries [group, rows, dim], keys and values [rows, dim] of the text's next tokens; what
-        the queries read, [group, rows, dim].  Afterwards evicted tokens are gone."""
-        first, rows = self.append(keys, values), len(keys)
+    def attend(self, queries, keys, values, generated, is_last=True):
+        """queries [group, rows, dim], keys and values [rows, dim] of the text's next tokens, None if
+        a layer before has appended these; what the queries read, [group, rows, dim].  Behind the last
+        layer that reads these keys, evicted tokens are gone."""
+        rows = queries.shape[1]
+        first = self.keys.n - rows if keys is None else self.append(keys, values)
         new = numpy.arange(first, first + rows)
         seen = numpy.concatenate([self.kept, new])
         if not self.budget:  # a window hides what is before it from all rows
@@ -110,6 +112,8 @@ class Head:
         hidden = (seen > new[:, None] if self.budget
                   else self.model.is_hidden(self.layer, new, seen))
         p = softmax(numpy.where(hidden, -numpy.inf, s), self.sinks)
+        if not is_last:
+            return p @ self.values.all[seen]
         self.kept = seen
         if self.budget:
             self._score(p.sum(axis=0), seen, generated)
@@ -185,11 +189,11 @@ class Text:
     def __init__(self, model, budget=None, layers=None):
         self.model, self.budget = model, budget
         self.layers = [i for i in (range(model.n_layers) if layers is None else layers)
-                       if model.windows[i] == math.inf]
+                       if model.windows[i] == math.inf and model.owners[i] == i]
         self.n = 0
         self.heads = [[Head(model, i, head, budget if i in self.layers else None)
                        for head in range(model.kv_heads[i])]
-                      for i in range(model.n_layers)]
+                      for i in range(model.n_layers)]  # unused where keys are another layer's
 
     def prompt(self, tokens):
         """Logits after each token.  The text must be at its beginning."""
@@ -221,8 +225,9 @@ class Text:
         for i in range(m.n_layers):
             q, k, v = m.qkv(i, x)
             q = q.reshape(len(x), m.kv_heads[i], -1, m.head_dims[i]).transpose(1, 2, 0, 3)
-            read = [head.attend(q[h], k[:, h], v[:, h], generated)
-                    for h, head in enumerate(self.heads[i])]
+            own = (lambda h: (None, None)) if k is None else (lambda h: (k[:, h], v[:, h]))
+            read = [head.attend(q[h], *own(h), generated, m.readers[m.owners[i]][-1] == i)
+                    for h, head in enumerate(self.heads[m.owners[i]])]
             read = numpy.concatenate(read).transpose(1, 0, 2).reshape(len(x), -1)
             x = m.finish_layer(i, x, read)
         self.n += len(tokens)

@@ -62,13 +62,13 @@ class Text:
 
     def __init__(self, model, selection):
         self.model, self.selection = model, selection
-        shape = (model.n_kv_heads, model.head_dim)
-        self.keys = [Rows(shape) for _ in range(model.n_layers)]
-        self.values = [Rows(shape) for _ in range(model.n_layers)]
-        self.behind = [selection.group_of(i) if model.windows[i] == math.inf else None
-                       for i in range(model.n_layers)]
-        self.groups = {group: self.behind.count(group) for group in self.behind
-                       if group is not None}
+        shapes = list(zip(model.kv_heads, model.head_dims))
+        self.keys = [Rows(shape) for shape in shapes]  # unused where these are another layer's
+        self.values = [Rows(shape) for shape in shapes]
+        self.behind = [selection.group_of(owner) if model.windows[owner] == math.inf else None
+                       for owner in model.owners]
+        behind = [self.behind[i] for i in set(model.owners)]
+        self.groups = {group: behind.count(group) for group in behind if group is not None}
         self.held = dict.fromkeys(self.groups, frozenset())
         self.scores = {group: {} for group in self.groups}  # of each query, by its place
         self.sums = dict.fromkeys(self.groups, (0, numpy.zeros(0)))  # see _sum()
@@ -106,8 +106,9 @@ class Text:
 
     def _again(self, token, swaps):
         """The newest token in another way: (its step, the logits)."""
-        for rows in (*self.keys, *self.values):
-            rows.n -= 1
+        for i in set(self.model.owners):
+            self.keys[i].n -= 1
+            self.values[i].n -= 1
         step = Step(self.selection, self.n, swaps)
         return step, self._rows([token], step)[0]
 
@@ -146,8 +147,9 @@ class Text:
     def _read(self, layer, q, k, v, at, step):
         """q, k, v [rows, heads, dim], of the tokens `at`; what they read, [heads, rows, dim]."""
         rotate = self.model.rotate
-        self.keys[layer].append(rotate(layer, k.transpose(1, 0, 2), at).transpose(1, 0, 2))
-        self.values[layer].append(v)
+        if k is not None:
+            self.keys[layer].append(rotate(layer, k.transpose(1, 0, 2), at).transpose(1, 0, 2))
+            self.values[layer].append(v)
         return self._attend(layer, rotate(layer, q.transpose(1, 0, 2), at), at, step)
 
     def _attend(self, layer, q, at, step):
@@ -157,9 +159,9 @@ class Text:
         # Otherwise what no row sees is left out, and nothing is copied.
         first = int(max(0, at[0] + 1 - m.windows[layer]))
         seen = numpy.arange(first, n) if chosen is None else chosen
-        k, v = (part[layer].all[slice(first, n) if chosen is None else chosen]
+        k, v = (part[m.owners[layer]].all[slice(first, n) if chosen is None else chosen]
                 .transpose(1, 0, 2)[:, None] for part in (self.keys, self.values))
-        s = m.scores(q.reshape(m.n_kv_heads, m.group, *q.shape[1:]), k)
+        s = m.scores(q.reshape(m.kv_heads[layer], -1, *q.shape[1:]), k)
         if m.slopes is not None:
             s += m.bias(slice(None), at, seen).reshape(s.shape)
         p = softmax(numpy.where(m.is_hidden(layer, at, seen), -numpy.inf, s), m.sinks(layer))

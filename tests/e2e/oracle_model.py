@@ -249,6 +249,10 @@ class Model:
         self.ropes = rotates and ropes_of(c, self.head_dims,
                                           context or c["max_position_embeddings"])
         self.windows = windows_of(c)
+        self.owners = self._owners(c)
+        self.readers = [[i for i, owner in enumerate(self.owners) if owner == layer]
+                        for layer in range(self.n_layers)]
+        self.inputs = None  # of the rows whose embeddings were asked for last, by layer
         self.softmax_type = ("learnable" if self.family == "GptOss"
                              else c.get("softmax_type", "vanilla"))
         self.experts = experts_of(c, self.family)
@@ -268,6 +272,13 @@ class Model:
         own = [config.get("per_layer_config", {}).get(str(i), {}) for i in range(self.n_layers)]
         return ([layer.get("num_key_value_heads", self.n_kv_heads) for layer in own],
                 [layer.get("head_dim", self.head_dim) for layer in own])
+
+    def _owners(self, config):
+        """The layer whose keys each layer reads: its own, or the last one of its kind before those
+        that have none."""
+        n_own = self.n_layers - (config.get("num_kv_shared_layers") or 0)
+        return [i if i < n_own else max(j for j in range(n_own) if self.windows[j] == window)
+                for i, window in enumerate(self.windows)]
 
     def _activation(self, config):
         return config.get("hidden_act") or ("gelu" if self.family == "Mpt" else "silu")
@@ -303,7 +314,27 @@ class Model:
         """The tokens at these positions."""
         learned = self.weights.get("model.embed_positions.weight")
         x = self.table[numpy.asarray(tokens)]
+        self.inputs = self._inputs_of(tokens, x)
         return x if learned is None else x + learned[numpy.asarray(at) + 2]
+
+    def _inputs_of(self, tokens, x):
+        """What each layer gets of the tokens beside the residual stream, [rows, layers, width]."""
+        table = self.weights.get("model.embed_tokens_per_layer.weight")
+        if table is None:
+            return None
+        projected = x @ self.weights["model.per_layer_model_projection.weight"].T
+        projected = projected.reshape(len(x), self.n_layers, -1) * x.shape[-1] ** -0.5
+        looked_up = table[numpy.asarray(tokens)].reshape(projected.shape)
+        return (self.norm("model.per_layer_projection_norm", projected)
+                + looked_up * projected.shape[-1] ** 0.5) * 2 ** -0.5
+
+    def add_inputs(self, i, x):
+        """x with what the layer makes of its own inputs."""
+        if self.inputs is None:
+            return x
+        y = self.activate(self.linear(i, "per_layer_input_gate", x)) * self.inputs[:, i]
+        return x + self.norm(f"model.layers.{i}.post_per_layer_input_norm",
+                             self.linear(i, "per_layer_projection", y))
 
     def norm(self, name, x):
         """x, if there is no such norm."""
@@ -317,9 +348,13 @@ class Model:
         return y + self.weights.get(f"model.layers.{i}.{name}.bias", 0)
 
     def qkv(self, i, x):
-        """Queries [rows, heads, dim], keys before RoPE and values [rows, KV heads, dim]."""
+        """Queries [rows, heads, dim], keys before RoPE and values [rows, KV heads, dim]; of a layer
+        that reads another one's keys these are None."""
         layer = f"model.layers.{i}."
         x = self.norm(layer + "input_layernorm", x)
+        if self.owners[i] != i:
+            q = self.linear(i, "self_attn.q_proj", x).reshape(len(x), -1, self.head_dims[i])
+            return self.norm(layer + "self_attn.q_norm", q), None, None
         has_v = f"{layer}self_attn.v_proj.weight" in self.weights
         parts = [self.linear(i, f"self_attn.{name}_proj", x) for name in ("qkv" if has_v else "qkk")]
         if self.norms_whole:
@@ -372,7 +407,7 @@ class Model:
         """x after the layer, whose heads have read [rows, heads * dim]."""
         if self.is_parallel:
             return self.add_attention(i, x, read) + self.feed_forward(i, x)
-        x = self.add_feed_forward(i, self.add_attention(i, x, read))
+        x = self.add_inputs(i, self.add_feed_forward(i, self.add_attention(i, x, read)))
         return x * self.weights.get(f"model.layers.{i}.layer_scalar", 1)
 
     def add_attention(self, i, x, read):

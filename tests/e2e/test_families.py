@@ -36,7 +36,8 @@ NEWER = {"smollm3": "smollm3-gqa-bf16-head32", "olmo3": "olmo3-gqa-f16-head16-ya
          "granite": "granite-gqa-bf16-head16", "ministral3": "ministral3-gqa-bf16-head32",
          "cohere2": "cohere2-gqa-f16-head32-window", "exaone4": "exaone4-gqa-bf16-head16-window",
          "gemma4": "gemma4-gqa-bf16-head64-128",
-         "gemma4_moe": "gemma4-gqa-bf16-head32-experts", "gpt_oss": "gptoss-gqa-bf16-head32-mxfp4", "glm4_moe": "glm4moe-gqa-bf16-head64-groups"}
+         "gemma4_moe": "gemma4-gqa-bf16-head32-experts",
+         "gemma4_shared": "gemma4-gqa-bf16-head32-shared", "gpt_oss": "gptoss-gqa-bf16-head32-mxfp4", "glm4_moe": "glm4moe-gqa-bf16-head64-groups"}
 # Those that add no arithmetic to the ones above.
 LONG = {"olmo2": "olmo2-gqa-bf16-head16", "seed_oss": "seed_oss-gqa-bf16-head32",
         "cohere": "cohere-gqa-bf16-head16", "qwen3_moe": "qwen3moe-gqa-bf16-head64",
@@ -45,7 +46,7 @@ CHECKPOINTS = {**FAMILIES, **NEWER, **(LONG if os.environ.get("QUIRE_TEST_LONG")
 every_family = pytest.mark.parametrize("family", CHECKPOINTS)
 ALL_WINDOWS = ("mistral", "mixtral")
 WINDOWS = {"mistral": 101, "some_windows": 64, "gemma2": 50, "gemma3": 50, "mixtral": 50,
-           "gpt_oss": 40, "gemma4": 50, "gemma4_moe": 50}
+           "gpt_oss": 40, "gemma4": 50, "gemma4_moe": 50, "gemma4_shared": 50}
 N_VOCAB, CONTEXT = 131, 512
 
 
@@ -241,6 +242,9 @@ def test_sparse_prompts(families, family):
     if family in ALL_WINDOWS:
         assert "every layer of this model has a window" in f.refusal(prefill="sparse")
         return
+    if family == "gemma4_shared":
+        assert "share keys" in f.refusal(prefill="sparse")
+        return
     whole = {"type": "a_shape", "sink": 64, "recent": CONTEXT}
     f.check_goldens(f.ask(prefill={"mode": "sparse", "pattern": whole}))
     longer = (f.prompt * 3)[:420]
@@ -255,7 +259,7 @@ def test_sparse_prompts(families, family):
 
 def test_the_docs_have_all_rows():
     assert_table("models.md", "| together with | Llama | Mistral | Qwen2 | Qwen3 | Phi-3 | GLM "
-                 "| GLM-4 | windows in some layers | Gemma 2 | Gemma 3 | Gemma 4 | ChatGLM | GPT-NeoX | OPT | Falcon "
+                 "| GLM-4 | windows in some layers | Gemma 2 | Gemma 3 | Gemma 4 | Gemma 4 E2B, E4B | ChatGLM | GPT-NeoX | OPT | Falcon "
                  "| Falcon with ALiBi | MPT "
                  "| SmolLM3 | OLMo 2, 3 | Granite, Seed-OSS | Ministral 3 | Cohere, Cohere 2 MoE | EXAONE 4 "
                  "| Qwen3-MoE | Mixtral | gpt-oss | GLM-4.5 | tested by |", __name__,

@@ -114,7 +114,8 @@ def check_usage(usage, text, n_generated, offload):
     # Where a tie was decided, the answer need not show how.
     slack = text.n_ties * 2 if EXACT else text.n_fetched / 8 + 1
     assert abs((1 - kv["hit_rate"]) * text.n_chosen - text.n_fetched) <= slack + 1
-    copy_bytes = 2 * model.n_kv_heads * model.head_dim * ELEMENT_BYTES
+    layer = min(text.groups)
+    copy_bytes = 2 * model.kv_heads[layer] * model.head_dims[layer] * ELEMENT_BYTES
     assert kv["bytes_fetched_per_token"] * n_generated / copy_bytes == pytest.approx(
         text.n_copies, abs=slack * max(text.groups.values()) + 0.01)
     assert (kv["offloaded_tokens"] > 0) == offload

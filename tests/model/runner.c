@@ -70,7 +70,8 @@ void runner_open_on(struct runner *r, const char *dir, uint32_t context, struct 
     make_pool(r, n_pages, kv_format);
     make_states(r);
     struct decoder_limits of_model = *limits;
-    if (r->states.n_slots > 0) of_model.states = &r->states, of_model.max_long_rows = 0;
+    if (r->states.n_slots > 0) of_model.states = &r->states;
+    if (model_without_slices(&r->model->config)) of_model.max_long_rows = 0;
     check(decoder_create(&r->decoder, r->model, r->be, &r->kv, &of_model, &err), &err);
 }
 

@@ -72,9 +72,9 @@ static void with_models_in_turn(void (*body)(struct fixture *fixture)) {
             with_model(tiny_models[m++], isas[i % COUNT(isas)], body);
 }
 
-/* Tells whether all layers attend, so that prompts may be layer-major. */
-static bool all_attend(const struct fixture *f) {
-    return f->runner.model->config.recurrent.n_layers == 0;
+/* Tells whether prompts may be layer-major. */
+static bool has_slices(const struct fixture *f) {
+    return !model_without_slices(&f->runner.model->config);
 }
 
 static void expect_close(const struct fixture *f, const float *got, const float *want) {
@@ -214,7 +214,7 @@ static void check_unread_attention(struct fixture *f) {
     const struct sample_row greedy = runner_greedy(0);
     struct runner_seq seq, beside;
     struct sample_result result;
-    if (!all_attend(f)) return;
+    if (!has_slices(f)) return;
     float *logits = new_logits(f, 1);
     runner_seq_init(&f->runner, &seq, p->n_tokens);
     runner_seq_init(&f->runner, &beside, p->n_tokens);
@@ -367,7 +367,7 @@ static void generate(void *ctx) {
 
 static void check_layer_by_layer(struct fixture *f) {
     static const uint32_t slices[] = {1, 37, MAX_ROWS};
-    if (!all_attend(f)) return;
+    if (!has_slices(f)) return;
     for (uint32_t i = 0; i < f->goldens.n_prompts; i++) {
         const struct golden_prompt *p = &f->goldens.prompts[i];
         const uint32_t last = p->n_tokens - 1;
@@ -427,7 +427,7 @@ static void reserve_sparse(struct fixture *f) {
 static void check_sparse_layer_by_layer(struct fixture *f) {
     uint32_t tokens[SPARSE_ROWS + 1];
     struct runner *r = &f->runner;
-    if (!all_attend(f)) return;
+    if (!has_slices(f)) return;
     struct attn_pattern *patterns = every_kind_of_pattern(&r->model->config);
     const struct attn_sparse sparse = {
         .patterns = patterns, .n_rows = SPARSE_ROWS, .dense_from = SPARSE_ROWS, .dense_above = 1};
@@ -464,7 +464,7 @@ static void check_bad_slices(struct fixture *f) {
     struct runner_seq seq;
     struct error err = {0};
     assert_true(n_layers <= 8);
-    if (!all_attend(f)) return;
+    if (!has_slices(f)) return;
     runner_seq_init(&f->runner, &seq, 1);
     for (uint32_t l = 0; l < n_layers; l++) views[l] = (struct kv_view){seq.pages[l], 1, 0};
     struct step_seq step_seq = {.n_rows = 1, .layers = views};

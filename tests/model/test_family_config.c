@@ -428,7 +428,42 @@ TEST(gemma4_has_heads_of_two_sizes) {
     }
 }
 
+/* Seven layers, of which the last `n` share keys; with inputs of each layer. */
+#define GEMMA4_SHARED(n, types)                                                                    \
+    "{\"architectures\":[\"Gemma4ForCausalLM\"],\"vocab_size\":100,\"hidden_size\":64,"            \
+    "\"intermediate_size\":96,\"num_hidden_layers\":7,\"num_attention_heads\":8,"                  \
+    "\"num_key_value_heads\":4,\"head_dim\":32,\"max_position_embeddings\":256,"                   \
+    "\"use_double_wide_mlp\":true,\"num_kv_shared_layers\":" n ",\"layer_types\":[" types "],"
+
+#define W "\"sliding_attention\","
+#define F "\"full_attention\""
+
+TEST(gemma4_layers_share_keys_with_the_last_of_their_kind) {
+    static const uint32_t numbers[] = {0, 1, 2, 3, 2, 3, 3};
+    struct model_config c = parsed(GEMMA4_SHARED("3", W F "," W F "," W F "," F) GEMMA4_ROPES
+                                   ",\"hidden_size_per_layer_input\":16}");
+    assert_int_equal(c.n_attention, 4);
+    assert_true(c.layer_inputs == 16 && c.n_input_vocab == 262144 && model_without_slices(&c));
+    for (uint32_t i = 0; i < 7; i++) {
+        const struct layer_shape *shape = &c.layers[i];
+        assert_int_equal(shape->number, numbers[i]);
+        assert_true(shape->borrows_kv == (i >= 4) && shape->ffn_dim == (i >= 4 ? 192 : 96));
+        assert_true(shape->is_last_reader == (i < 2 || i == 4 || i == 6));
+        assert_int_equal(shape->kv.head_dim, i == 0 || i == 2 || i == 4 ? 32 : 512);
+    }
+    model_config_fini(&c);
+}
+
 TEST(gemma4_is_refused_by_the_key_that_differs) {
+    expect_refused(GEMMA4_SHARED("7", W F "," W F "," W F "," F) GEMMA4_ROPES "}", ERR_UNSUPPORTED,
+                   "'num_kv_shared_layers' leaves no layer with keys");
+    expect_refused(GEMMA4_SHARED("1.5", W F "," W F "," W F "," F) GEMMA4_ROPES "}", ERR_INVALID,
+                   "num_kv_shared_layers");
+    expect_refused(GEMMA4_SHARED("3", W W W W W W F) GEMMA4_ROPES "}", ERR_INVALID,
+                   "a type that no layer before has");
+    expect_refused(GEMMA4_SHARED("3", W F "," W F "," W F "," F) GEMMA4_ROPES
+                   ",\"vocab_size_per_layer_input\":99}",
+                   ERR_UNSUPPORTED, "some tokens would have no inputs");
     expect_refused(GEMMA4 "\"global_head_dim\":128}", ERR_INVALID, "'rope_parameters' is missing");
     expect_refused(GEMMA4 GEMMA4_ROPES ",\"global_head_dim\":127}", ERR_UNSUPPORTED, "is odd");
     expect_refused(GEMMA4 GEMMA4_ROPES ",\"global_head_dim\":1024}", ERR_INVALID,

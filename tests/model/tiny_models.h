@@ -41,6 +41,8 @@ static const char *const tiny_models[] = {
     "gemma4-gqa-bf16-head64-128",
     "gemma4-gqa-bf16-head32-experts",
     "gemma4-mqa-f16-head256-512",
+    "gemma4-gqa-bf16-head32-shared",
+    "gemma4-mqa-f16-head64-shared",
     "chatglm-gqa-bf16-head64",
     "chatglm-mha-f16-head32-ratio",
     "opt-mha-f16-head16",
