@@ -42,17 +42,19 @@ static void take_normed(float *x, const float *weights, const void *normed, uint
     free(expected);
 }
 
-/* Routes rows, normalised or not. */
-static void check_router(const struct router_case *c, uint32_t n_rows, bool has_norm) {
+/* Routes rows, normalised or not; shares are multiplied with a factor of their expert, or not. */
+static void check_router(const struct router_case *c, uint32_t n_rows, bool has_norm,
+                         bool has_factors) {
     const uint32_t n = c->n_experts, width = c->n_used + 1;
     struct error err = {0};
     float *x = random_bf16((size_t)n_rows * DIM, 1), *router = random_bf16((size_t)n * DIM, 1),
           *biases = random_bf16(2 * (size_t)n, 1), *gate = random_bf16(DIM, 1),
-          *weights = random_bf16(DIM, 1), *shares = malloc((size_t)n_rows * width * sizeof(float));
+          *weights = random_bf16(DIM, 1), *factors = random_bf16(n, 2),
+          *shares = malloc((size_t)n_rows * width * sizeof(float));
     uint32_t *experts = malloc((size_t)n_rows * c->n_used * sizeof(*experts)), n_checked = 0;
     const struct weight w = gpu_weight(router, n, DIM), bias = gpu_weight(biases, 1, n),
                         choice = gpu_weight(biases + n, 1, n), gate_w = gpu_weight(gate, 1, DIM),
-                        norm_w = gpu_weight(weights, 1, DIM);
+                        norm_w = gpu_weight(weights, 1, DIM), factors_w = gpu_weight(factors, 1, n);
     const struct rmsnorm_input norm = {&norm_w, NORM_EPS,
                                        gpu_poison((size_t)n_rows * DIM, ELEMENT_BF16)};
     const struct experts_shape shape = {n_rows, DIM, n, c->n_used, DIM, 0};
@@ -64,6 +66,7 @@ static void check_router(const struct router_case *c, uint32_t n_rows, bool has_
                                     .router = &w,
                                     .bias = c->has_bias ? &bias : NULL,
                                     .choice_bias = c->has_choice_bias ? &choice : NULL,
+                                    .factors = has_factors ? &factors_w : NULL,
                                     .shared_gate = c->has_gate ? &gate_w : NULL,
                                     .workspace = workspace_of(&shape),
                                     .experts = gpu_poison((size_t)n_rows * c->n_used, ELEMENT_F32),
@@ -88,6 +91,8 @@ static void check_router(const struct router_case *c, uint32_t n_rows, bool has_
         for (uint32_t r = 0; r < c->n_used; r++)
             assert_int_equal(experts[row * c->n_used + r], chosen[r]);
         oracle_shares(c, all, chosen, expected);
+        for (uint32_t r = 0; r < c->n_used && has_factors; r++)
+            expected[r] *= (double)factors[chosen[r]];
         expected[c->n_used] =
             (double)c->routing.shared * (c->has_gate ? sigmoid(dot(of_row, gate, DIM)) : 1);
         for (uint32_t r = 0; r < width; r++) as_float[r] = (float)expected[r];
@@ -96,6 +101,7 @@ static void check_router(const struct router_case *c, uint32_t n_rows, bool has_
     assert_true(n_checked * 2 >= n_rows);
     free_weight(&w), free_weight(&bias), free_weight(&choice), free_weight(&gate_w);
     free_weight(&norm_w), gpu_free(norm.normed), free(weights);
+    free_weight(&factors_w), free(factors);
     gpu_free((void *)args.x), gpu_free(args.workspace), gpu_free(args.experts);
     gpu_free(args.shares);
     free(x), free(router), free(biases), free(gate), free(shares), free(experts);
@@ -109,10 +115,11 @@ static void each_kind_of_router_is_as_defined(void **state) {
         {{ROUTE_SOFTMAX_CHOSEN, false, 1, 1, 1, 1}, 100, 40, false, false, false}};
     static const uint32_t counts[] = {1, 3, 70};
     for (size_t i = 0; i < COUNT(counts); i++)
-        for (int has_norm = 0; has_norm < 2; has_norm++) {
+        for (int kind = 0; kind < 4; kind++) {
             for (size_t k = 0; k < COUNT(router_cases); k++)
-                check_router(&router_cases[k], counts[i], has_norm);
-            for (size_t k = 0; k < COUNT(large); k++) check_router(&large[k], counts[i], has_norm);
+                check_router(&router_cases[k], counts[i], kind % 2, kind / 2);
+            for (size_t k = 0; k < COUNT(large); k++)
+                check_router(&large[k], counts[i], kind % 2, kind / 2);
         }
 }
 
