@@ -21,7 +21,7 @@ from server import BINARY, LONG, PATIENCE, WRAPPER, Server
 NAME = "some-org/a.model"
 FOLDER = "models--some-org--a.model"
 SMALL = ["config.json", "tokenizer.json"]
-CUTS = 200 if LONG else 10
+CUTS = 200
 
 
 @pytest.fixture(scope="module")
@@ -249,6 +249,81 @@ def test_a_full_disk_keeps_what_has_come(home, files):
     said = home.refusal("pull", NAME, preexec_fn=limit)
     assert "is full, or its limit is reached" in said and "what has come is kept" in said
     assert "model.safetensors" not in home.check_whole(files)
+    home.run("pull", NAME)
+    assert "model.safetensors" in home.check_whole(files)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """Mounts a file system of a number of bytes, and says where.  Called again it has another size."""
+    place, mounted = tmp_path / "disk", []
+
+    def mount(n_bytes):
+        place.mkdir(exist_ok=True)
+        options = f"size={n_bytes}" + (",remount" if mounted else "")
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", place], check=False,
+                          capture_output=True).returncode:
+            pytest.skip("no tmpfs can be mounted here: it takes root")
+        mounted.append(place)
+        return place
+    yield mount
+    if mounted:
+        subprocess.run(["umount", place], check=True)
+
+
+def test_a_disk_that_is_full_serves_no_half_file(home, files, small_disk):
+    """The disk is too small from the beginning; then something else fills it during the transfer."""
+    size = len(files["model.safetensors"])
+    room = sum(len(content) for content in files.values()) + (256 << 10)
+    small = small_disk(room - size // 2)
+    full = Home(home.hub, small)
+    full.env["HF_TOKEN"] = home.hub.token  # which no line shows
+    assert "GB more, and the disk of" in full.refusal("pull", NAME)
+    assert "is not" in full.refusal("info", NAME, "--offline")
+    small_disk(room)
+    fault = Fault(".safetensors", cut=size // 4, hold=True)
+    home.hub.faults.append(fault)
+    process = full.start("pull", NAME)
+    assert fault.hold.wait(30 * PATIENCE)
+    with pytest.raises(OSError), open(small / "other", "wb", buffering=0) as other:
+        while other.write(bytes(4096)):
+            pass
+    fault.go.set()
+    out, said = process.communicate(timeout=60 * PATIENCE)
+    assert process.returncode == 1 and home.hub.token not in said + out
+    assert "is full, or its limit is reached" in said and "what has come is kept" in said
+    assert "model.safetensors" not in full.check_whole(files)
+    assert "has no whole" in full.refusal("info", NAME, "--offline")
+    (small / "other").unlink()
+    full.run("pull", NAME)
+    assert "model.safetensors" in full.check_whole(files)
+
+
+def test_whenever_processes_end_nothing_is_half(home, files):
+    """Two at once, with faults of all kinds, of which one is killed at a random moment."""
+    rng = random.Random(6)
+    size = len(files["model.safetensors"])
+
+    def flip(content):
+        return content[:-1] + bytes([content[-1] ^ 1])
+    home.env["HF_TOKEN"] = home.hub.token
+    for _ in range(100 if LONG else 8):
+        home.hub.faults.clear()
+        home.hub.faults.extend(rng.choice([
+            Fault(".safetensors", cut=rng.randrange(1, size)), Fault(".safetensors", change=flip),
+            Fault("tokenizer.json", change=flip), Fault("config.json", status=503, headers={"Retry-After": "0"}),
+        ]) for _ in range(4))
+        both = [home.start("pull", NAME) for _ in range(2)]
+        time.sleep(rng.random() * 0.2 * PATIENCE)
+        both[0].kill()
+        said = "".join("".join(process.communicate(timeout=60 * PATIENCE)) for process in both)
+        assert home.hub.token not in said
+        if (home.cache / FOLDER / "snapshots" / COMMIT).exists():
+            got = home.check_whole(files)
+            if "model.safetensors" in got:
+                assert home.run("info", NAME, "--offline")
+                home.run("rm", NAME, "--yes")
+    home.hub.faults.clear()
     home.run("pull", NAME)
     assert "model.safetensors" in home.check_whole(files)
 
