@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/base/error.h"
 #include "server/replicas/router.h"
@@ -12,6 +13,7 @@
 struct routed {
     void *user;
     uint32_t n_to_compute; /* tokens of its prompt; 0 once they are computed */
+    bool is_dropped;       /* its events are not passed on: others of its submission were refused */
 };
 
 /* One of them. */
@@ -125,8 +127,7 @@ static int wrap(struct engine_request *requests, uint32_t n, struct error *err) 
     return 0;
 }
 
-/* Notes what the replica gets to do.  The first of equal prompts is computed, and found by the
- * others. */
+/* Notes what the replica gets to do. */
 static void note_given(struct replicas *replicas, uint32_t replica,
                        const struct engine_request *requests, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
@@ -150,6 +151,17 @@ static bool may_go_elsewhere(int rc) {
     return rc == ERR_FULL || rc == ERR_DEVICE;
 }
 
+/* Returns how many of the requests have the first one's prompt: its choices. */
+static uint32_t count_choices(const struct engine_request *requests, uint32_t n) {
+    uint32_t i = 1;
+    while (i < n && requests[i].n_prompt == requests->n_prompt &&
+           requests[i].cache_salt == requests->cache_salt &&
+           memcmp(requests[i].prompt, requests->prompt,
+                  requests->n_prompt * sizeof(*requests->prompt)) == 0)
+        i++;
+    return i;
+}
+
 /* Finds the replicas whose queues have space.  Returns 0, or why there is none. */
 static int find_usable(struct replicas *replicas, uint32_t n_requests, struct error *err) {
     int rc = error_set(err, ERR_DEVICE, "all replicas have failed");
@@ -165,9 +177,10 @@ static int find_usable(struct replicas *replicas, uint32_t n_requests, struct er
     return has_any ? 0 : rc;
 }
 
-/* Submits to the replica that has the least to do, or to another one if it fails meanwhile.  What
- * is given is noted before it is submitted: afterwards the prompts are the engine's. */
-static int submit_routed(struct replicas *replicas, struct engine_request *requests, uint32_t n,
+/* Submits the choices of a prompt to the replica that has the least to do, or to another one if it
+ * fails meanwhile.  What is given is noted before it is submitted: afterwards the prompts are the
+ * engine's. */
+static int submit_prompt(struct replicas *replicas, struct engine_request *requests, uint32_t n,
                          uint64_t *ids, struct error *err) {
     const struct routed_text text = text_of(&requests[0]);
     bool *usable = replicas->usable;
@@ -185,13 +198,29 @@ static int submit_routed(struct replicas *replicas, struct engine_request *reque
     return rc;
 }
 
+/* Ends requests that were submitted, and leaves the caller nothing of them to free. */
+static void drop(struct replicas *replicas, struct engine_request *requests, uint32_t n,
+                 const uint64_t *ids) {
+    for (uint32_t i = 0; i < n; i++) {
+        struct routed *routed = requests[i].user;
+        routed->is_dropped = true;
+        requests[i] = (struct engine_request){.user = routed->user};
+        replicas_cancel(replicas, ids[i]);
+    }
+}
+
 int replicas_submit(struct replicas *replicas, struct engine_request *requests, uint32_t n,
                     uint64_t *ids, struct error *err) {
     if (replicas->n == 1) return engine_submit(engine_of(replicas, 0), requests, n, ids, err);
     int rc = wrap(requests, n, err);
     if (rc) return rc;
-    rc = submit_routed(replicas, requests, n, ids, err);
-    if (rc) unwrap(requests, n);
+    uint32_t at = 0;
+    for (uint32_t n_choices; at < n && !rc; at += rc ? 0 : n_choices) {
+        n_choices = count_choices(requests + at, n - at);
+        rc = submit_prompt(replicas, requests + at, n_choices, ids + at, err);
+    }
+    if (rc) unwrap(requests + at, n - at);
+    if (rc) drop(replicas, requests, at, ids);
     return rc;
 }
 
@@ -210,19 +239,21 @@ static void name_replica(struct engine_event *event, uint32_t replica) {
 }
 
 /* Makes an event of a replica one of all of them.  The first text or end says that the prompt is
- * computed. */
-static void adopt(struct replicas *replicas, uint32_t replica, struct engine_event *event) {
+ * computed.  Returns false if it is not passed on. */
+static bool adopt(struct replicas *replicas, uint32_t replica, struct engine_event *event) {
     struct routed *routed = event->user;
+    const bool is_passed = !routed->is_dropped;
     event->user = routed->user;
     event->request_id = event->request_id * replicas->n + replica;
     if (event->kind == EVENT_TEXT || event->kind == EVENT_FINISH) {
         router_computed(replicas->router, replica, routed->n_to_compute);
         routed->n_to_compute = 0;
     }
-    if (event->kind != EVENT_FINISH) return;
+    if (event->kind != EVENT_FINISH) return is_passed;
     if (event->reason == FINISH_ERROR) name_replica(event, replica);
     router_ended(replicas->router, replica);
     free(routed);
+    return is_passed;
 }
 
 struct engine_event *replicas_take_events(struct replicas *replicas) {
@@ -230,7 +261,15 @@ struct engine_event *replicas_take_events(struct replicas *replicas) {
     struct engine_event *first = NULL, **link = &first;
     for (uint32_t i = 0; i < replicas->n; i++) {
         *link = engine_take_events(engine_of(replicas, i));
-        for (; *link; link = &(*link)->next) adopt(replicas, i, *link);
+        while (*link) {
+            struct engine_event *event = *link;
+            if (adopt(replicas, i, event)) {
+                link = &event->next;
+                continue;
+            }
+            *link = event->next;
+            engine_event_free(event);
+        }
     }
     return first;
 }

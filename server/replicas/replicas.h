@@ -4,8 +4,9 @@
  *   completions ─► replicas_submit() ─► router ─┬─► engine 0 ─┐
  *                                               └─► engine 1 ─┴─► replicas_take_events()
  *
- * All requests of one submission go to the same replica.  An answer does not depend on which one it
- * is: they have the same settings and as many pages.  One replica is called directly.
+ * Each prompt of a submission goes to a replica with all of its choices.  An answer does not depend
+ * on which one it is: they have the same settings and as many pages.  One replica is called
+ * directly.
  *
  * A replica that fails ends its own requests, with an error that names it.  Later ones go to the
  * others.
@@ -31,7 +32,8 @@ uint32_t replicas_n(const struct replicas *replicas);
 /* Returns what each of them is. */
 const struct engine_info *replicas_info(const struct replicas *replicas);
 
-/* Does what the functions of these names in engine.h do.  Ids are unique among all replicas. */
+/* Does what the functions of these names in engine.h do.  Ids are unique among all replicas.  After
+ * a submission that fails, requests that a replica has had have no arrays any more. */
 int replicas_check_room(struct replicas *replicas, uint32_t n_requests, struct error *err);
 int replicas_admit(struct replicas *replicas, struct engine_request *requests, uint32_t n_requests,
                    struct error *err);

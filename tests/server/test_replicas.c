@@ -37,23 +37,29 @@ static int tear_down(void **state) {
     return 0;
 }
 
-/* Submits a request whose prompt is `letter` again and again. */
-static int submit(struct rig *rig, char letter, struct error *err) {
-    struct engine_request r = {.prompt = malloc(N_PROMPT * sizeof(uint32_t)),
-                               .n_prompt = N_PROMPT,
-                               .params = sampling_defaults(),
-                               .user = &rig->n_tokens[rig->n]};
-    for (int i = 0; i < N_PROMPT; i++) r.prompt[i] = (uint32_t)letter;
-    const int rc = replicas_submit(rig->replicas, &r, 1, &rig->ids[rig->n], err);
-    if (rc) assert_ptr_equal(r.user, &rig->n_tokens[rig->n]); /* the caller's again */
-    if (rc) free(r.prompt);
-    else rig->n++;
+/* Submits requests together: the prompt of each is a letter of the word again and again. */
+static int submit(struct rig *rig, const char *word, struct error *err) {
+    struct engine_request all[8];
+    const uint32_t n = (uint32_t)strlen(word);
+    for (uint32_t i = 0; i < n; i++) {
+        all[i] = (struct engine_request){.prompt = malloc(N_PROMPT * sizeof(uint32_t)),
+                                         .n_prompt = N_PROMPT,
+                                         .params = sampling_defaults(),
+                                         .user = &rig->n_tokens[rig->n + i]};
+        for (int k = 0; k < N_PROMPT; k++) all[i].prompt[k] = (uint32_t)word[i];
+    }
+    const int rc = replicas_submit(rig->replicas, all, n, &rig->ids[rig->n], err);
+    for (uint32_t i = 0; i < n && rc; i++) { /* they are the caller's again */
+        assert_ptr_equal(all[i].user, &rig->n_tokens[rig->n + i]);
+        free(all[i].prompt);
+    }
+    if (!rc) rig->n += n;
     return rc;
 }
 
 static void ask(struct rig *rig, char letter) {
     struct error err;
-    assert_int_equal(submit(rig, letter, &err), 0);
+    assert_int_equal(submit(rig, (char[]){letter, 0}, &err), 0);
 }
 
 /* Takes all events: each must be of the request that its user names. */
@@ -102,6 +108,33 @@ TEST_WITH(a_prompt_comes_back_to_its_replica, set_up, tear_down) {
     for (int i = 1; i < 4; i++) assert_int_equal(rig->ids[i] % N, rig->ids[0] % N);
 }
 
+TEST_WITH(each_prompt_goes_its_own_way_with_its_choices, set_up, tear_down) {
+    struct rig *rig = *state;
+    struct error err;
+    assert_int_equal(submit(rig, "aabbbcc", &err), 0);
+    const uint64_t a = rig->ids[0] % N, b = rig->ids[2] % N, c = rig->ids[5] % N;
+    assert_true(a != b && b != c && c != a);
+    assert_true(rig->ids[1] % N == a && rig->ids[4] % N == b && rig->ids[6] % N == c);
+    run(rig);
+    for (uint32_t i = 0; i < rig->n; i++) assert_int_equal(rig->n_ends[i], 1);
+}
+
+/* Two prompts are with their replicas when the third one is refused. */
+TEST_WITH(a_submission_is_taken_as_a_whole_or_not_at_all, set_up, tear_down) {
+    struct rig *rig = *state;
+    struct error err;
+    ask(rig, 'q');
+    for (int i = 0; i < N; i++) fake_engine_leave_room(rig->engines[i], i < 2);
+    assert_int_equal(submit(rig, "abc", &err), ERR_FULL);
+    for (int i = 0; i < N; i++) assert_int_equal(fake_engine_n_cancelled(rig->engines[i]), i < 2);
+    for (int i = 0; i < N; i++) fake_engine_leave_room(rig->engines[i], 9);
+    run(rig); /* nothing is heard of "ab" */
+    assert_int_equal(rig->n_ends[0], 1);
+    assert_int_equal(submit(rig, "abc", &err), 0);
+    run(rig);
+    for (uint32_t i = 0; i < rig->n; i++) assert_int_equal(rig->n_ends[i], 1);
+}
+
 TEST_WITH(a_request_is_cancelled_where_it_runs, set_up, tear_down) {
     struct rig *rig = *state;
     for (int i = 0; i < 6; i++) ask(rig, (char)('a' + i));
@@ -124,7 +157,7 @@ TEST_WITH(a_full_queue_is_passed_over, set_up, tear_down) {
     assert_true(rig->ids[1] % N != home);
     for (int i = 0; i < N; i++) fake_engine_leave_room(rig->engines[i], 0);
     assert_int_equal(replicas_check_room(rig->replicas, 1, &err), ERR_FULL);
-    assert_int_equal(submit(rig, 'q', &err), ERR_FULL);
+    assert_int_equal(submit(rig, "q", &err), ERR_FULL);
     for (int i = 0; i < N; i++) fake_engine_leave_room(rig->engines[i], 9);
     run(rig);
     ask(rig, 'q'); /* nothing was noted of what was refused */
@@ -148,7 +181,7 @@ TEST_WITH(a_refused_request_is_not_asked_elsewhere, set_up, tear_down) {
     struct rig *rig = *state;
     struct error err;
     for (int i = 0; i < N; i++) fake_engine_refuse(rig->engines[i], ERR_TOO_LONG, "prompt");
-    assert_int_equal(submit(rig, 'a', &err), ERR_TOO_LONG);
+    assert_int_equal(submit(rig, "a", &err), ERR_TOO_LONG);
     assert_string_equal(err.param, "prompt");
     for (int i = 0; i < N; i++) assert_int_equal(fake_engine_n_live(rig->engines[i]), 0);
 }
@@ -175,7 +208,7 @@ TEST_WITH(a_replica_that_fails_ends_its_own_requests, set_up, tear_down) {
     for (int i = 0; i < 9; i++) ask(rig, (char)('a' + i));
     for (uint32_t i = 9; i < rig->n; i++) assert_true(rig->ids[i] % N != 1);
     for (int i = 0; i < N; i++) fake_engine_break(rig->engines[i]);
-    assert_int_equal(submit(rig, 'a', &why), ERR_DEVICE);
+    assert_int_equal(submit(rig, "a", &why), ERR_DEVICE);
     run(rig);
 }
 
