@@ -18,6 +18,8 @@ static const char *model_dir;
 static struct tokenizer *tokenizer;
 static struct grammar_vocab *vocab;
 
+#define DIGITS_17 "12345678901234567"
+#define DIGITS_24 "123456789012345678901234"
 #define DIGITS_40 "1234567890123456789012345678901234567890"
 
 /* A schema, what it allows, and what it does not. */
@@ -57,6 +59,14 @@ static const struct {
      {"-1"}},
     {"{\"type\":\"number\",\"maximum\":1e400}", {"1e30", "-5", "0.1"}, {"01"}},
     {"{\"type\":\"number\",\"minimum\":-1e999,\"maximum\":1e999}", {"1e30", "-5"}, {"01"}},
+    {"{\"type\":\"integer\"}",
+     {"0", "-7", DIGITS_24, "-" DIGITS_24},
+     {DIGITS_24 "0", DIGITS_40, "-0", "1.0"}},
+    {"{\"type\":\"number\"}",
+     {"-0", "0." DIGITS_17, DIGITS_24 "." DIGITS_17 "e-99"},
+     {"0." DIGITS_17 "1", DIGITS_24 "0", "1e100"}},
+    {"{}", {DIGITS_24, "1.5"}, {DIGITS_40, "0." DIGITS_40}},
+    {"{\"type\":\"array\"}", {"[" DIGITS_24 "]"}, {"[" DIGITS_40 "]"}},
     {"{\"enum\":[18446744073709551616]}",
      {"18446744073709551616"},
      {"18446744073709552000", "1.8446744073709552e+19", "1"}},
