@@ -19,6 +19,7 @@ static const struct gguf_architecture architectures[] = {
     {"qwen3moe", "Qwen3MoeForCausalLM", NULL, "Qwen3MoeForCausalLM", false, 0},
     {"gemma2", "Gemma2ForCausalLM", NULL, NULL, false, 0},
     {"gemma3", "Gemma3ForCausalLM", NULL, NULL, false, 0},
+    {"gemma4", "Gemma4ForCausalLM", NULL, NULL, false, GGUF_TWO_HEADS},
     {"phi3", "Phi3ForCausalLM", NULL, NULL, false, 0},
     {"smollm3", "SmolLM3ForCausalLM", NULL, NULL, true, 0},
     {"olmo2", "Olmo2ForCausalLM", "Olmo3ForCausalLM", NULL, false, GGUF_ANY_WINDOW},
@@ -65,10 +66,19 @@ static const struct known_key {
     {"context_length", USE_COPY, true, "max_position_embeddings", 0, 0},
     {"embedding_length", USE_COPY, true, "hidden_size", 0, 0},
     {"block_count", USE_COPY, true, "num_hidden_layers", 0, 0},
-    {"feed_forward_length", USE_COPY, true, "intermediate_size", 0, 0},
+    {"feed_forward_length", USE_COPY, true, "intermediate_size", 0, GGUF_TWO_HEADS},
+    {"feed_forward_length", USE_OWN, true, NULL, GGUF_TWO_HEADS, 0},
     {"attention.head_count", USE_COPY, true, "num_attention_heads", 0, 0},
-    {"attention.head_count_kv", USE_COPY, false, "num_key_value_heads", 0, 0},
-    {"attention.key_length", USE_COPY, false, "head_dim", 0, 0},
+    {"attention.head_count_kv", USE_COPY, false, "num_key_value_heads", 0, GGUF_TWO_HEADS},
+    {"attention.head_count_kv", USE_OWN, true, NULL, GGUF_TWO_HEADS, 0},
+    {"attention.key_length", USE_COPY, false, "head_dim", 0, GGUF_TWO_HEADS},
+    {"attention.key_length", USE_OWN, true, NULL, GGUF_TWO_HEADS, 0},
+    {"attention.key_length_swa", USE_COPY, true, "head_dim", GGUF_TWO_HEADS, 0},
+    {"attention.value_length_swa", USE_OWN, false, NULL, GGUF_TWO_HEADS, 0},
+    {"attention.shared_kv_layers", USE_COPY, false, "num_kv_shared_layers", GGUF_TWO_HEADS, 0},
+    {"embedding_length_per_layer_input", USE_COPY, true, "hidden_size_per_layer_input",
+     GGUF_TWO_HEADS, 0},
+    {"rope.dimension_count_swa", USE_OWN, false, NULL, GGUF_TWO_HEADS, 0},
     {"attention.layer_norm_rms_epsilon", USE_COPY, true, "rms_norm_eps", 0, GGUF_LAYER_NORM},
     {"attention.layer_norm_epsilon", USE_COPY, true, "layer_norm_eps", GGUF_LAYER_NORM, 0},
     {"attention.scale", USE_COPY, true, "attention_multiplier", GGUF_MULTIPLIERS, 0},
@@ -82,8 +92,10 @@ static const struct known_key {
     {"attention.causal", USE_OWN, false, NULL, 0, 0},
     {"attn_logit_softcapping", USE_COPY, false, "attn_logit_softcapping", 0, 0},
     {"final_logit_softcapping", USE_COPY, false, "final_logit_softcapping", 0, 0},
-    {"rope.freq_base", USE_COPY, false, "rope_theta", 0, 0},
-    {"rope.freq_base_swa", USE_COPY, false, "rope_local_base_freq", 0, 0},
+    {"rope.freq_base", USE_COPY, false, "rope_theta", 0, GGUF_TWO_HEADS},
+    {"rope.freq_base", USE_OWN, true, NULL, GGUF_TWO_HEADS, 0},
+    {"rope.freq_base_swa", USE_COPY, false, "rope_local_base_freq", 0, GGUF_TWO_HEADS},
+    {"rope.freq_base_swa", USE_OWN, true, NULL, GGUF_TWO_HEADS, 0},
     {"rope.dimension_count", USE_OWN, false, NULL, 0, 0},
     {"rope.scaling.type", USE_OWN, false, NULL, 0, 0},
     {"rope.scaling.factor", USE_OWN, false, NULL, 0, 0},
@@ -93,8 +105,10 @@ static const struct known_key {
     {"rope.scaling.yarn_beta_fast", USE_ROPE, false, "beta_fast", 0, 0},
     {"rope.scaling.yarn_beta_slow", USE_ROPE, false, "beta_slow", 0, 0},
     {"rope.scaling.finetuned", USE_NONE, false, NULL, 0, 0},
-    {"expert_count", USE_COUNT, false, "num_local_experts", 0, 0},
-    {"expert_used_count", USE_COUNT, false, "num_experts_per_tok", 0, 0},
+    {"expert_count", USE_COUNT, false, "num_local_experts", 0, GGUF_TWO_HEADS},
+    {"expert_count", USE_COUNT, false, "num_experts", GGUF_TWO_HEADS, 0},
+    {"expert_used_count", USE_COUNT, false, "num_experts_per_tok", 0, GGUF_TWO_HEADS},
+    {"expert_used_count", USE_COUNT, false, "top_k_experts", GGUF_TWO_HEADS, 0},
     {"expert_feed_forward_length", USE_COUNT, false, "moe_intermediate_size", 0, 0},
     {"nextn_predict_layers", USE_ZERO, false, NULL, 0, 0},
     {"tensor_data_layout", USE_NONE, false, NULL, 0, 0}, /* how the file was made */
@@ -380,6 +394,133 @@ static int put_rope(const struct writing *w) {
     return put(w, w->config, "rope_scaling", json_incref(w->rope));
 }
 
+/* ---- heads of two sizes ---- */
+
+/* Returns what a key says of a layer: one number for all, or a list. */
+static double number_at(const struct writing *w, const char *key, size_t layer) {
+    const struct gguf_value *value = own_key(w, key);
+    struct gguf_value one;
+    double number = 0;
+    if (value && value->type == GGUF_ARRAY) {
+        if (layer >= value->n || value->element == GGUF_STRING || value->element == GGUF_ARRAY)
+            return 0;
+        one = gguf_element(value, layer);
+        value = &one;
+    }
+    gguf_number(value, &number);
+    return number;
+}
+
+static bool has_window(const struct writing *w, size_t layer) {
+    const json_t *types = json_object_get(w->config, "layer_types");
+    return strcmp(json_string_value(json_array_get(types, layer)), "sliding_attention") == 0;
+}
+
+/* Writes the KV heads: those of layers with a window, and those of each other layer. */
+static int put_layer_heads(const struct writing *w, size_t n_layers) {
+    static const char key[] = "attention.head_count_kv";
+    const double dim = number_at(w, "attention.key_length", 0);
+    json_t *own = json_object();
+    double windowed = 0;
+    char number[32], tensor[NAME_BYTES];
+    int rc = own ? 0 : no_memory(w);
+    for (size_t i = 0; i < n_layers && !rc; i++) {
+        const double n = number_at(w, key, i);
+        if (has_window(w, i)) {
+            if (windowed > 0 && n != windowed)
+                rc = refuse_key(w, ERR_UNSUPPORTED, key, "differs between layers with a window");
+            windowed = n;
+            continue;
+        }
+        snprintf(number, sizeof(number), "%zu", i);
+        snprintf(tensor, sizeof(tensor), "blk.%zu.attn_v.weight", i);
+        if (json_object_size(own) == 0)
+            rc = put(w, w->config, "attention_k_eq_v",
+                     json_boolean(!gguf_files_find(w->files, tensor)));
+        if (!rc)
+            rc = put(w, own, number,
+                     json_pack("{s:I, s:I}", "head_dim", (json_int_t)dim, "num_key_value_heads",
+                               (json_int_t)n));
+    }
+    if (!rc) rc = put(w, w->config, "num_key_value_heads", json_integer((json_int_t)windowed));
+    if (!rc) rc = put(w, w->config, "per_layer_config", json_incref(own));
+    json_decref(own);
+    return rc;
+}
+
+/* Writes the width of the feed-forward parts, which is twice as much in layers that share keys, or
+ * not. */
+static int put_widths(const struct writing *w, size_t n_layers) {
+    static const char key[] = "feed_forward_length";
+    const size_t n_shared = (size_t)number_of(w, "num_kv_shared_layers");
+    const double width = number_at(w, key, 0), last = number_at(w, key, n_layers - 1);
+    const bool is_double = n_shared > 0 && last == 2 * width;
+    for (size_t i = 0; i < n_layers; i++)
+        if (number_at(w, key, i) != width * (is_double && i + n_shared >= n_layers ? 2 : 1))
+            return refuse_key(w, ERR_UNSUPPORTED, key, "differs between layers");
+    const int rc = put(w, w->config, "intermediate_size", json_integer((json_int_t)width));
+    return rc ? rc : put(w, w->config, "use_double_wide_mlp", json_boolean(is_double));
+}
+
+/* Returns the share of the larger heads' pairs that rotate.  Their factors in the tensor are 1, and
+ * the others' so large that nothing turns.  0: the tensor is not like that. */
+static double rotated_share(const struct writing *w) {
+    const struct gguf_tensor *t = gguf_files_find(w->files, freqs);
+    const double n_pairs = number_at(w, "attention.key_length", 0) / 2;
+    uint32_t n = 0;
+    if (!t || t->n_dims != 1 || t->element != ELEMENT_F32 || t->dims[0] != n_pairs) return 0;
+    const float *factors = t->data;
+    while (n < t->dims[0] && factors[n] == 1) n++;
+    for (uint32_t i = n; i < t->dims[0]; i++)
+        if (!(factors[i] >= 1e30F)) return 0;
+    return n / n_pairs;
+}
+
+static int put_two_ropes(const struct writing *w) {
+    const double share = rotated_share(w);
+    if (share == 0)
+        return error_set(w->err, ERR_UNSUPPORTED,
+                         "%.200s: tensor '%s' is no list of ones and then of 1e30, one for each "
+                         "pair of a head",
+                         w->label, freqs);
+    return put(w, w->config, "rope_parameters",
+               json_pack("{s:{s:s, s:f, s:f}, s:{s:s, s:f}}", "full_attention", "rope_type",
+                         "proportional", "partial_rotary_factor", share, "rope_theta",
+                         number_at(w, "rope.freq_base", 0), "sliding_attention", "rope_type",
+                         "default", "rope_theta", number_at(w, "rope.freq_base_swa", 0)));
+}
+
+/* Checks that values are as long as keys, and that whole heads rotate. */
+static int check_two_heads(const struct writing *w) {
+    static const char *const keys[][2] = {
+        {"attention.value_length", "attention.key_length"},
+        {"rope.dimension_count", "attention.key_length"},
+        {"attention.value_length_swa", "attention.key_length_swa"},
+        {"rope.dimension_count_swa", "attention.key_length_swa"}};
+    for (size_t i = 0; i < sizeof(keys) / sizeof(*keys); i++)
+        if (own_key(w, keys[i][0]) && number_at(w, keys[i][0], 0) != number_at(w, keys[i][1], 0))
+            return refuse_key(w, ERR_UNSUPPORTED, keys[i][0], "is not the length of keys");
+    return 0;
+}
+
+/* Writes what layers with a window, and those without one, have of their own. */
+static int put_two_heads(const struct writing *w) {
+    const json_t *types = json_object_get(w->config, "layer_types");
+    const struct gguf_tensor *inputs = gguf_files_find(w->files, "per_layer_token_embd.weight");
+    const size_t n_layers = json_array_size(types);
+    if (n_layers == 0 || (double)n_layers != number_of(w, "num_hidden_layers"))
+        return refuse_key(w, ERR_INVALID, "attention.sliding_window_pattern",
+                          "is no list of one for each layer, or missing");
+    int rc = check_two_heads(w);
+    if (!rc) rc = put_layer_heads(w, n_layers);
+    if (!rc) rc = put_widths(w, n_layers);
+    if (!rc) rc = put_two_ropes(w);
+    if (!rc && json_object_get(w->config, "num_experts"))
+        rc = put(w, w->config, "enable_moe_block", json_true());
+    if (rc || !inputs || inputs->n_dims != 2) return rc;
+    return put(w, w->config, "vocab_size_per_layer_input", json_integer(inputs->dims[0]));
+}
+
 /* Writes what the tensors say. */
 static int put_tensors(const struct writing *w) {
     const struct gguf_tensor *table = gguf_files_find(w->files, "token_embd.weight");
@@ -429,11 +570,13 @@ int gguf_config(json_t **out, const struct gguf_files *files, const char *label,
     if (!w.config || !w.rope) rc = no_memory(&w);
     if (!rc) rc = take_keys(&w);
     if (!rc) rc = put_tensors(&w);
-    if (!rc) rc = check_attention(&w);
+    const bool has_two_heads = !rc && w.architecture->traits & GGUF_TWO_HEADS;
+    if (!rc && has_two_heads) rc = put_two_heads(&w);
+    if (!rc && !has_two_heads) rc = check_attention(&w);
     if (!rc) rc = put_experts(&w);
     if (!rc) rc = put_window(&w);
     if (!rc) rc = put_query_scalar(&w);
-    if (!rc) rc = put_rope(&w);
+    if (!rc && !has_two_heads) rc = put_rope(&w);
     json_decref(w.rope);
     if (rc) json_decref(w.config);
     else *out = w.config;

@@ -23,6 +23,7 @@ enum {
     GGUF_ANY_WINDOW = 8,     /* also a window that no text exceeds matters, and one may be absent */
     GGUF_LATE_FFN_NORM = 16, /* the norm before feed-forward has the name of one after attention */
     GGUF_EXACT_YARN = 32,    /* the bounds of YaRN's bands are not rounded, which no key says */
+    GGUF_TWO_HEADS = 64,     /* layers with a window have heads, and maybe widths, of their own */
 };
 
 struct gguf_architecture {

@@ -24,6 +24,7 @@ struct writing {
     const char *label;
     const struct gguf_pre *pre; /* NULL: SentencePiece */
     bool adds_space;            /* of SentencePiece: in front of a text */
+    bool has_merges;            /* the file has them; if not, scores say them */
     json_t *vocab, *added;
     struct error *err;
 };
@@ -167,15 +168,15 @@ static float *read_scores(const struct writing *w) {
 
 static int put_model(const struct writing *w, json_t *root) {
     json_t *merges = NULL, *unknown = NULL;
-    if (w->pre) {
+    if (w->has_merges) {
         merges = copy_merges(w);
     } else {
         float *scores = read_scores(w);
         if (!scores) return w->err ? w->err->code : ERR_INVALID;
         merges = gguf_merges(w->vocab, scores, find(w, "tokens")->n);
         free(scores);
-        unknown = named_text(w, "unknown_token_id");
     }
+    if (!w->pre) unknown = named_text(w, "unknown_token_id");
     json_t *model = json_pack("{s:s, s:O, s:o, s:b, s:b, s:b}", "type", "BPE", "vocab", w->vocab,
                               "merges", merges, "byte_fallback", w->pre == NULL, "fuse_unk",
                               w->pre == NULL, "ignore_merges", w->pre && w->pre->ignores_merges);
@@ -270,10 +271,11 @@ static int choose_model(struct writing *w) {
     char known[GGUF_PRE_TEXT];
     const bool has_name = pre && pre->type == GGUF_STRING;
     w->adds_space = gguf_truth(find(w, "add_space_prefix"), true);
-    if (is_text(model, "llama")) return 0;
+    w->has_merges = !is_text(model, "llama");
+    if (is_text(model, "llama") || is_text(model, "gemma4")) return 0;
     if (!is_text(model, "gpt2"))
         return error_set(w->err, ERR_UNSUPPORTED,
-                         "%.200s: 'tokenizer.ggml.model' is not gpt2 or llama, or missing",
+                         "%.200s: 'tokenizer.ggml.model' is not gpt2, llama or gemma4, or missing",
                          w->label);
     if (has_name) w->pre = gguf_pre_find((const char *)pre->bytes, pre->n);
     if (w->pre) return 0;

@@ -50,6 +50,29 @@ static const struct family_name own_norms_tensors[] = {
     GGUF_TENSORS,
 };
 
+/* Of Gemma 4.  Names with an end stand for tensors that have another one, or none, in the rules. */
+static const struct family_name gemma4_tensors_of_gguf[] = {
+    {"model.embed_tokens_per_layer", "per_layer_token_embd"},
+    {"model.per_layer_model_projection", "per_layer_model_proj"},
+    {"model.per_layer_projection_norm", "per_layer_proj_norm"},
+    {"model.layers.#.per_layer_input_gate", "blk.#.inp_gate"},
+    {"model.layers.#.per_layer_projection", "blk.#.proj"},
+    {"model.layers.#.post_per_layer_input_norm", "blk.#.post_norm"},
+    {"model.layers.#.layer_scalar", "blk.#.layer_output_scale.weight"},
+    {"model.layers.#.post_attention_layernorm", "blk.#.post_attention_norm"},
+    {"model.layers.#.pre_feedforward_layernorm", "blk.#.ffn_norm"},
+    {"model.layers.#.pre_feedforward_layernorm_2", "blk.#.pre_ffw_norm_2"},
+    {"model.layers.#.post_feedforward_layernorm", "blk.#.post_ffw_norm"},
+    {"model.layers.#.post_feedforward_layernorm_1", "blk.#.post_ffw_norm_1"},
+    {"model.layers.#.post_feedforward_layernorm_2", "blk.#.post_ffw_norm_2"},
+    {"model.layers.#.router.scale", "blk.#.ffn_gate_inp.scale"},
+    {"model.layers.#.router.per_expert_scale", "blk.#.ffn_down_exps.scale"},
+    {"model.layers.#.mlp.experts.gate_up_proj", "blk.#.ffn_gate_up_exps.weight"},
+    {"model.layers.#.mlp.experts.down_proj", "blk.#.ffn_down_exps.weight"},
+    {"model.layers.#.mlp.experts.down_proj.weight", "blk.#.ffn_down_exps.weight"},
+    GGUF_TENSORS,
+};
+
 /* Of files with GGUF_LATE_FFN_NORM. */
 static const struct family_name late_norm_tensors[] = {
     {"model.layers.#.post_attention_layernorm", "blk.#.post_attention_norm"},
@@ -59,6 +82,7 @@ static const struct family_name late_norm_tensors[] = {
 const struct family_name *gguf_layout_tensors(const struct model_config *config) {
     const struct gguf_architecture *architecture = gguf_architecture_for(config->architecture);
     if (architecture && architecture->traits & GGUF_LATE_FFN_NORM) return late_norm_tensors;
+    if (architecture && architecture->traits & GGUF_TWO_HEADS) return gemma4_tensors_of_gguf;
     return config->own_ffn_norms ? own_norms_tensors : usual_tensors;
 }
 

@@ -20,7 +20,7 @@ TYPES = {"F32": 0, "F16": 1, "Q8_0": 8, "BF16": 30, "MXFP4": 39}
 ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2",
                  "Qwen3ForCausalLM": "qwen3", "Qwen3MoeForCausalLM": "qwen3moe",
                  "MixtralForCausalLM": "llama", "Phi3ForCausalLM": "phi3", "Gemma2ForCausalLM": "gemma2",
-                 "Gemma3ForCausalLM": "gemma3", "SmolLM3ForCausalLM": "smollm3",
+                 "Gemma3ForCausalLM": "gemma3", "Gemma4ForCausalLM": "gemma4", "SmolLM3ForCausalLM": "smollm3",
                  "Olmo2ForCausalLM": "olmo2", "Olmo3ForCausalLM": "olmo2", "GraniteForCausalLM": "granite",
                  "SeedOssForCausalLM": "seed_oss", "CohereForCausalLM": "command-r",
                  "Cohere2ForCausalLM": "cohere2", "Exaone4ForCausalLM": "exaone4",
@@ -36,6 +36,19 @@ NAMES = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output
 LATE_NORM = {**NAMES, "post_attention_layernorm": "post_attention_norm"}
 OWN_NORMS = {**NAMES, "post_attention_layernorm": "post_attention_norm",
          "pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm"}
+
+GEMMA4 = {**OWN_NORMS, "embed_tokens_per_layer": "per_layer_token_embd",
+          "per_layer_model_projection": "per_layer_model_proj",
+          "per_layer_projection_norm": "per_layer_proj_norm", "per_layer_input_gate": "inp_gate",
+          "per_layer_projection": "proj", "post_per_layer_input_norm": "post_norm",
+          "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
+          "post_feedforward_layernorm_1": "post_ffw_norm_1",
+          "post_feedforward_layernorm_2": "post_ffw_norm_2"}
+GEMMA4_ENDS = {"layer_scalar": "layer_output_scale.weight", "router.scale": "ffn_gate_inp.scale",
+               "router.proj.weight": "ffn_gate_inp.weight",
+               "router.per_expert_scale": "ffn_down_exps.scale",
+               "experts.gate_up_proj": "ffn_gate_up_exps.weight",
+               "experts.down_proj": "ffn_down_exps.weight"}
 
 
 def string(text):
@@ -157,6 +170,9 @@ def part_experts(tensors):
 
 
 def name_of(name, names):
+    for end, own in GEMMA4_ENDS.items() if names is GEMMA4 else ():
+        if name.endswith("." + end):
+            return f"blk.{name.split('.')[2]}.{own}"
     *_, leaf, end = name.split(".")
     layer = name.split(".")[2] if ".layers." in name else None
     return (f"blk.{layer}." if layer else "") + f"{names[leaf]}.{end}"
@@ -180,6 +196,26 @@ def llama3_factors(config, rope):
     return numpy.where(lengths < high, 1, numpy.where(lengths > low, rope["factor"], between))
 
 
+def two_heads(out, config):
+    """Gemma 4's counts, some of which are lists of one for each layer."""
+    n, own = config["num_hidden_layers"], config["per_layer_config"]
+    full = next(iter(own.values()))
+    n_own = n - config["num_kv_shared_layers"]
+    widths = [config["intermediate_size"] * (1 + (i >= n_own and config["use_double_wide_mlp"]))
+              for i in range(n)]
+    return {"feed_forward_length": widths if config["use_double_wide_mlp"] else widths[0],
+            "attention.head_count_kv": [own.get(str(i), {}).get("num_key_value_heads",
+                                                                config["num_key_value_heads"])
+                                        for i in range(n)],
+            "attention.key_length": full["head_dim"], "attention.value_length": full["head_dim"],
+            "attention.key_length_swa": config["head_dim"],
+            "attention.value_length_swa": config["head_dim"],
+            "attention.shared_kv_layers": config["num_kv_shared_layers"],
+            "embedding_length_per_layer_input": config["hidden_size_per_layer_input"] or 0,
+            "rope.dimension_count": full["head_dim"],
+            "rope.dimension_count_swa": config["head_dim"]}
+
+
 def add_settings(out, config, name):
     heads, rope = config["num_attention_heads"], rope_of(config)
     size = config.get("head_dim") or config["hidden_size"] // heads
@@ -189,21 +225,26 @@ def add_settings(out, config, name):
               "attention.head_count_kv": config.get("num_key_value_heads", heads),
               "attention.key_length": size, "attention.value_length": size,
               "rope.dimension_count": int(size * rope.get("partial_rotary_factor", 1))}
+    counts |= two_heads(out, config) if name == "gemma4" else {}
     experts = config.get("num_local_experts") or config.get("num_experts")
     if experts:
-        counts |= {"expert_count": experts, "expert_used_count": config["num_experts_per_tok"],
+        counts |= {"expert_count": experts,
+                   "expert_used_count": config.get("top_k_experts") or config["num_experts_per_tok"],
                    "expert_feed_forward_length": config.get("moe_intermediate_size",
                                                             config["intermediate_size"])}
     if config.get("sliding_window") and config.get("use_sliding_window", True):
         counts["attention.sliding_window"] = config["sliding_window"]
     for key, count in counts.items():
-        out.key(f"{name}.{key}", U32, count)
+        if isinstance(count, list):
+            out.array(f"{name}.{key}", U32, count)
+        else:
+            out.key(f"{name}.{key}", U32, count)
     is_layer_norm = "layer_norm_eps" in config
     numbers = {"attention.layer_norm_epsilon" if is_layer_norm else "attention.layer_norm_rms_epsilon":
                config["layer_norm_eps" if is_layer_norm else "rms_norm_eps"],
                "rope.freq_base": rope.get("rope_theta", config.get("rope_theta", 10000.0))}
     local = (config.get("rope_parameters") or {}).get("sliding_attention", {})
-    if name == "gemma3" or name in ("olmo2", "cohere2", "exaone4") and "layer_types" in config:
+    if name in ("gemma3", "gemma4") or name in ("olmo2", "cohere2", "exaone4") and "layer_types" in config:
         out.array(f"{name}.attention.sliding_window_pattern", BOOL,
                   [kind == "sliding_attention" for kind in config["layer_types"]])
     for key, number in (("rope.freq_base_swa", local.get("rope_theta") or config.get("rope_local_base_freq")),
@@ -228,10 +269,12 @@ def add_settings(out, config, name):
 def add_tensors(out, directory, config, kind):
     architecture, rope = config["architectures"][0], rope_of(config)
     gemma, in_pairs_of = architecture.startswith("Gemma"), ARCHITECTURES[architecture] in IN_PAIRS
-    names = (OWN_NORMS if gemma or architecture.startswith(("Olmo", "Exaone"))
+    gemma4 = architecture == "Gemma4ForCausalLM"
+    names = (GEMMA4 if gemma4 else OWN_NORMS if gemma or architecture.startswith(("Olmo", "Exaone"))
              else LATE_NORM if architecture.startswith(("SeedOss", "GptOss")) else NAMES)
     split = part_experts if architecture.startswith("GptOss") else stack_experts
-    tensors = split(checkpoint.read_tensors(directory))
+    tensors = checkpoint.read_tensors(directory)
+    tensors = tensors if gemma4 else split(tensors)
     if config.get("tie_word_embeddings"):
         tensors.pop("lm_head.weight", None)
     for full, values in tensors.items():
@@ -240,10 +283,15 @@ def add_tensors(out, directory, config, kind):
                  "k_proj": config.get("num_key_value_heads", config["num_attention_heads"])}.get(leaf)
         if in_pairs_of and heads:
             values = in_pairs(values, heads)
-        if gemma and leaf.endswith("norm"):
+        if gemma and not gemma4 and leaf.endswith("norm"):
             values = values + numpy.float32(1)
         fits = values.ndim > 1 and (kind != "Q8_0" or values.shape[-1] % 32 == 0)
         out.tensor(name_of(full, names), values, kind if fits else "F32")
+    if gemma4:
+        n_pairs = next(iter(config["per_layer_config"].values()))["head_dim"] // 2
+        n_turned = int(n_pairs * rope["partial_rotary_factor"])
+        out.tensor("rope_freqs.weight", numpy.array(
+            [1] * n_turned + [1e30] * (n_pairs - n_turned), numpy.float32), "F32")
     if rope.get("rope_type") == "llama3":
         out.tensor("rope_freqs.weight", llama3_factors(config, rope).astype(numpy.float32), "F32")
     for length in ("long", "short") if "long_factor" in rope else ():

@@ -5,18 +5,19 @@
 #define TESTS_GGUF_SAMPLE_H
 
 #include <stdbool.h>
+#include <string.h>
 
 #include "tests/gguf/writer.h"
 
-enum { SAMPLE_KEYS = 18, SAMPLE_TOKENS = 8, SAMPLE_DIM = 8 };
+enum { SAMPLE_KEYS = 18, SAMPLE_TOKENIZER_KEYS = 10, SAMPLE_TOKENS = 8, SAMPLE_DIM = 8 };
 
-static inline void write_sample_tokenizer(struct writer *w, bool pieces) {
+static inline void write_sample_tokenizer(struct writer *w, const char *model) {
     static const char *const texts[SAMPLE_TOKENS] = {"<unk>", "<s>", "</s>", "a",
                                                      "b",     "ab",  "aba",  "x y"};
     static const uint8_t kinds[SAMPLE_TOKENS] = {2, 3, 3, 1, 1, 1, 1, 4};
     static const float scores[SAMPLE_TOKENS] = {0, 0, 0, -1, -2, -3, -4, -1000};
-    write_string_key(w, "tokenizer.ggml.model", pieces ? "llama" : "gpt2");
-    write_string_key(w, "tokenizer.ggml.pre", pieces ? "default" : "llama-bpe");
+    write_string_key(w, "tokenizer.ggml.model", model);
+    write_string_key(w, "tokenizer.ggml.pre", strcmp(model, "gpt2") ? "default" : "llama-bpe");
     write_array_key(w, "tokenizer.ggml.tokens", GGUF_STRING, SAMPLE_TOKENS);
     for (int i = 0; i < SAMPLE_TOKENS; i++) write_text(w, texts[i]);
     write_array_key(w, "tokenizer.ggml.token_type", GGUF_I32, SAMPLE_TOKENS);
@@ -47,7 +48,7 @@ static inline void write_sample(struct writer *w, bool pieces, const struct writ
     write_float(w, 1e-5F);
     write_key(w, "llama.rope.freq_base", GGUF_F32);
     write_float(w, 50000);
-    write_sample_tokenizer(w, pieces);
+    write_sample_tokenizer(w, pieces ? "llama" : "gpt2");
     write_tensor(w, "token_embd.weight", 0, SAMPLE_TOKENS, SAMPLE_DIM, 0);
     write_tensor(w, "rope_freqs.weight", 0, 0, 2, 256);
     write_padding(w, 32);

@@ -82,6 +82,79 @@ TEST(keys_become_a_tokenizer) {
                    " \"chat_template\": \"{{ messages }}\"}");
 }
 
+/* Pieces, as the scores say, but merged as the file says. */
+TEST(merges_of_pieces_may_be_named) {
+    write_start(&w, 3, 0, SAMPLE_TOKENIZER_KEYS + 1);
+    write_string_key(&w, "general.architecture", "gemma4");
+    write_sample_tokenizer(&w, "gemma4");
+    write_padding(&w, 32);
+    json_t *pieces = read_document("tokenizer.json");
+    assert_members(json_incref(json_object_get(pieces, "model")),
+                   "{\"type\": \"BPE\", \"byte_fallback\": true, \"unk_token\": \"<unk>\","
+                   " \"merges\": [\"a b\", \"ab a\"]}");
+    assert_null(json_object_get(pieces, "pre_tokenizer"));
+    json_decref(pieces);
+}
+
+/* Writes Gemma 4's keys: a layer with a window, and one without; with these widths and factors. */
+static void write_two_heads(const uint32_t widths[2], uint32_t value_length, float factor) {
+    static const char *const wholes[] = {"context_length", "embedding_length",
+                                         "attention.head_count"};
+    static const uint32_t values[] = {64, SAMPLE_DIM, 2};
+    char key[64];
+    write_start(&w, 3, 2, 18);
+    write_string_key(&w, "general.architecture", "gemma4");
+    for (int i = 0; i < 3; i++) {
+        snprintf(key, sizeof(key), "gemma4.%s", wholes[i]);
+        write_whole_key(&w, key, values[i]);
+    }
+    write_whole_key(&w, "gemma4.block_count", 2);
+    write_array_key(&w, "gemma4.feed_forward_length", GGUF_U32, 2);
+    for (int i = 0; i < 2; i++) write_number(&w, widths[i], 4);
+    write_array_key(&w, "gemma4.attention.head_count_kv", GGUF_U32, 2);
+    write_number(&w, 2, 4), write_number(&w, 1, 4);
+    write_array_key(&w, "gemma4.attention.sliding_window_pattern", GGUF_BOOL, 2);
+    write_number(&w, 1, 1), write_number(&w, 0, 1);
+    write_whole_key(&w, "gemma4.attention.sliding_window", 16);
+    write_whole_key(&w, "gemma4.attention.key_length", 8);
+    write_whole_key(&w, "gemma4.attention.value_length", value_length);
+    write_whole_key(&w, "gemma4.attention.key_length_swa", 4);
+    write_whole_key(&w, "gemma4.attention.value_length_swa", 4);
+    write_whole_key(&w, "gemma4.attention.shared_kv_layers", 1);
+    write_whole_key(&w, "gemma4.embedding_length_per_layer_input", 0);
+    write_key(&w, "gemma4.attention.layer_norm_rms_epsilon", GGUF_F32);
+    write_float(&w, 1e-5F);
+    write_key(&w, "gemma4.rope.freq_base", GGUF_F32);
+    write_float(&w, 50000);
+    write_key(&w, "gemma4.rope.freq_base_swa", GGUF_F32);
+    write_float(&w, 10000);
+    write_tensor(&w, "token_embd.weight", 0, SAMPLE_TOKENS, SAMPLE_DIM, 0);
+    write_tensor(&w, "rope_freqs.weight", 0, 0, 4, 256);
+    write_padding(&w, 32);
+    write_zeros(&w, 4 * SAMPLE_TOKENS * SAMPLE_DIM);
+    write_float(&w, 1), write_float(&w, factor), write_float(&w, 1e30F), write_float(&w, 1e30F);
+}
+
+TEST(heads_of_two_sizes_become_a_configuration) {
+    write_two_heads((const uint32_t[]){16, 32}, 8, 1);
+    assert_members(
+        read_document("config.json"),
+        "{\"architectures\": [\"Gemma4ForCausalLM\"], \"head_dim\": 4, \"num_key_value_heads\": 2,"
+        " \"per_layer_config\": {\"1\": {\"head_dim\": 8, \"num_key_value_heads\": 1}},"
+        " \"attention_k_eq_v\": true, \"intermediate_size\": 16, \"use_double_wide_mlp\": true,"
+        " \"num_kv_shared_layers\": 1, \"layer_types\": [\"sliding_attention\","
+        " \"full_attention\"], \"sliding_window\": 16, \"rope_parameters\": {\"full_attention\":"
+        " {\"rope_type\": \"proportional\", \"partial_rotary_factor\": 0.5,"
+        " \"rope_theta\": 50000.0}, \"sliding_attention\": {\"rope_type\": \"default\","
+        " \"rope_theta\": 10000.0}}}");
+    write_two_heads((const uint32_t[]){16, 20}, 8, 1);
+    refuse("config.json", "'gemma4.feed_forward_length' differs between layers");
+    write_two_heads((const uint32_t[]){16, 16}, 4, 1);
+    refuse("config.json", "'gemma4.attention.value_length' is not the length of keys");
+    write_two_heads((const uint32_t[]){16, 16}, 8, 2);
+    refuse("config.json", "'rope_freqs.weight' is no list of ones and then of 1e30");
+}
+
 TEST(a_call_ends_an_answer_of_messages) {
     static const char *const tokens[][3] = {{"<|end|>", "a", "<|call|>"}, {"a", "<|end|>", "b"}},
                              *const ends[] = {"{\"eos_token_id\": [2]}", "{\"eos_token_id\": [1]}"};
