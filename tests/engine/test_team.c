@@ -371,6 +371,56 @@ TEST(a_rank_that_fails_ends_all_requests) {
     }
 }
 
+/* ---- recurrent states ---- */
+
+enum { N_TURNS = 45, N_BEGINNINGS = 9 };
+
+/* Asks prompts that share beginnings, one after the other; returns what the engine counts. */
+static struct engine_stats ask_turns(uint32_t n_ranks, const struct recipe *recipes,
+                                     struct answer *answers) {
+    struct backend *be = make_ranks(n_ranks);
+    struct model_config model;
+    struct engine_stats stats;
+    struct error err = {0};
+    snprintf(dir, sizeof(dir), "%s/qwen3_5-wrapper-mha-f16-head32", data);
+    assert_int_equal(model_config_load(&model, dir, 0, &err), 0);
+    struct engine_config config = config_of(be, &subjects[1], &model); /* small pages */
+    config.max_model_len = 320;
+    config.max_num_seqs = 1;
+    config.kv_cache_bytes = 160000; /* of few states: others leave their slots */
+    struct engine *engine = answers_start(&config);
+    for (int i = 0; i < N_TURNS; i++) answers[i] = answers_one(engine, &recipes[i]);
+    engine_stats(engine, &stats);
+    engine_destroy(engine);
+    model_config_fini(&model);
+    be->ops->destroy(be);
+    return stats;
+}
+
+/* Texts begin from checkpoints in slots, and from those that have left them, on every rank. */
+TEST(ranks_begin_from_the_same_checkpoints) {
+    struct recipe recipes[N_TURNS];
+    struct answer one[N_TURNS], shared[N_TURNS];
+    uint32_t n_found = 0;
+    srand(11);
+    for (int i = 0; i < N_TURNS; i++) {
+        recipes[i] = recipe_of(&subjects[0], 200 + (uint32_t)i);
+        recipes[i].params.n_prompt_logprobs = -1;
+        if (i >= N_BEGINNINGS)
+            memcpy(recipes[i].prompt, recipes[i - N_BEGINNINGS].prompt, 192 * sizeof(uint32_t));
+    }
+    ask_turns(1, recipes, one);
+    const struct engine_stats stats = ask_turns(2, recipes, shared);
+    for (int i = 0; i < N_TURNS; i++) {
+        assert_like(&one[i], &shared[i], bounds[PAGE_FP8], "checkpoints");
+        assert_int_equal(one[i].last.n_cached, shared[i].last.n_cached);
+        n_found += shared[i].last.n_cached > 0;
+        answer_forget(&one[i]);
+        answer_forget(&shared[i]);
+    }
+    assert_true(n_found > N_TURNS / 3 && stats.checkpoints.n_stored > 0);
+}
+
 static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *at) {
     (void)info, (void)kind, (void)at;
     return remove(path);
