@@ -16,7 +16,10 @@ static const struct gguf_architecture architectures[] = {
     {"llama", "LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", true, 0},
     {"qwen2", "Qwen2ForCausalLM", NULL, NULL, false, 0},
     {"qwen3", "Qwen3ForCausalLM", NULL, NULL, false, 0},
+    {"qwen2moe", "Qwen2MoeForCausalLM", NULL, "Qwen2MoeForCausalLM", false, GGUF_SHARED_EXPERT},
     {"qwen3moe", "Qwen3MoeForCausalLM", NULL, "Qwen3MoeForCausalLM", false, 0},
+    {"glm4moe", "Glm4MoeForCausalLM", NULL, "Glm4MoeForCausalLM", false,
+     GGUF_LATE_FFN_NORM | GGUF_SHARED_EXPERT | GGUF_SIGMOID},
     {"gemma2", "Gemma2ForCausalLM", NULL, NULL, false, 0},
     {"gemma3", "Gemma3ForCausalLM", NULL, NULL, false, 0},
     {"gemma4", "Gemma4ForCausalLM", NULL, NULL, false, GGUF_TWO_HEADS},
@@ -110,7 +113,17 @@ static const struct known_key {
     {"expert_used_count", USE_COUNT, false, "num_experts_per_tok", 0, GGUF_TWO_HEADS},
     {"expert_used_count", USE_COUNT, false, "top_k_experts", GGUF_TWO_HEADS, 0},
     {"expert_feed_forward_length", USE_COUNT, false, "moe_intermediate_size", 0, 0},
-    {"nextn_predict_layers", USE_ZERO, false, NULL, 0, 0},
+    {"expert_shared_feed_forward_length", USE_COPY, true, "shared_expert_intermediate_size",
+     GGUF_SHARED_EXPERT, GGUF_SIGMOID},
+    {"expert_weights_norm", USE_OWN, false, NULL, GGUF_SHARED_EXPERT, 0},
+    {"expert_gating_func", USE_OWN, false, NULL, GGUF_SHARED_EXPERT, 0},
+    {"expert_shared_count", USE_COPY, true, "n_shared_experts", GGUF_SIGMOID, 0},
+    {"leading_dense_block_count", USE_COPY, true, "first_k_dense_replace", GGUF_SIGMOID, 0},
+    {"expert_weights_scale", USE_COPY, false, "routed_scaling_factor", GGUF_SIGMOID, 0},
+    {"expert_group_count", USE_COUNT, false, "n_group", GGUF_SIGMOID, 0},
+    {"expert_group_used_count", USE_COUNT, false, "topk_group", GGUF_SIGMOID, 0},
+    {"nextn_predict_layers", USE_COUNT, false, "num_nextn_predict_layers", GGUF_SIGMOID, 0},
+    {"nextn_predict_layers", USE_ZERO, false, NULL, 0, GGUF_SIGMOID},
     {"tensor_data_layout", USE_NONE, false, NULL, 0, 0}, /* how the file was made */
     {"vocab_size", USE_NONE, false, NULL, 0, 0},         /* the embedding says it */
 };
@@ -264,15 +277,37 @@ static int check_attention(const struct writing *w) {
     return put(w, w->config, "partial_rotary_factor", json_real(rotated / head_dim(w)));
 }
 
-/* Writes what files of all architectures with experts have in common: the shares of a token's
- * experts add up to 1. */
+/* Writes how many layers answer, without those behind them that guess tokens, and whether the heads
+ * of q and k are normed, for GLM. */
+static int put_glm(const struct writing *w) {
+    const double n = number_of(w, "num_hidden_layers"),
+                 n_guess = number_of(w, "num_nextn_predict_layers");
+    if (!(w->architecture->traits & GGUF_SIGMOID)) return 0;
+    if (n_guess >= n)
+        return refuse_key(w, ERR_INVALID, "nextn_predict_layers", "leaves no layer that answers");
+    const int rc = put(w, w->config, "num_hidden_layers", json_integer((json_int_t)(n - n_guess)));
+    return rc ? rc
+              : put(w, w->config, "use_qk_norm",
+                    json_boolean(gguf_files_find(w->files, "blk.0.attn_q_norm.weight")));
+}
+
+/* Writes how routers make shares: those of a token's experts add up to 1, but where a key may say
+ * that they do. */
 static int put_experts(const struct writing *w) {
-    static const char key[] = "expert_count";
+    static const char key[] = "expert_count", function[] = "expert_gating_func";
+    const unsigned traits = w->architecture->traits;
+    const double usual = traits & GGUF_SIGMOID ? 2 : 1; /* llama.cpp's numbers of functions */
+    double said = usual;
     if (!json_object_get(w->config, "num_local_experts")) return 0;
     if (!w->architecture->experts)
         return refuse_key(w, ERR_UNSUPPORTED, key,
                           "is not 0: this architecture is supported without experts only");
-    return put(w, w->config, "norm_topk_prob", json_true());
+    gguf_number(own_key(w, function), &said);
+    if (said != usual)
+        return refuse_key(w, ERR_UNSUPPORTED, function, "is not that of this architecture");
+    const bool adds_up =
+        gguf_truth(own_key(w, "expert_weights_norm"), !(traits & GGUF_SHARED_EXPERT));
+    return put(w, w->config, "norm_topk_prob", json_boolean(adds_up));
 }
 
 /* Writes the window, and the architecture.  Of the architecture llama, files with a window are
@@ -574,6 +609,7 @@ int gguf_config(json_t **out, const struct gguf_files *files, const char *label,
     if (!rc && has_two_heads) rc = put_two_heads(&w);
     if (!rc && !has_two_heads) rc = check_attention(&w);
     if (!rc) rc = put_experts(&w);
+    if (!rc) rc = put_glm(&w);
     if (!rc) rc = put_window(&w);
     if (!rc) rc = put_query_scalar(&w);
     if (!rc && !has_two_heads) rc = put_rope(&w);

@@ -24,6 +24,10 @@ enum {
     GGUF_LATE_FFN_NORM = 16, /* the norm before feed-forward has the name of one after attention */
     GGUF_EXACT_YARN = 32,    /* the bounds of YaRN's bands are not rounded, which no key says */
     GGUF_TWO_HEADS = 64,     /* layers with a window have heads, and maybe widths, of their own */
+    GGUF_SHARED_EXPERT =
+        128,            /* each token uses a shared expert, too; shares add up to 1 where a key
+                                 says it */
+    GGUF_SIGMOID = 256, /* routers make shares by a sigmoid, and keys say more of them */
 };
 
 struct gguf_architecture {

@@ -30,6 +30,8 @@ static const struct gguf_pre known[] = {
     {.name = "llama3", .pattern = three_digits, .ignores_merges = true, .adds_begin = true},
     {.name = "llama-v3", .pattern = three_digits, .ignores_merges = true, .adds_begin = true},
     {.name = "dbrx", .pattern = three_digits},
+    {.name = "glm4", .pattern = three_digits},
+    {.name = "chatglm-bpe", .pattern = three_digits},
     {.name = "qwen2", .pattern = one_digit, .is_composed = true},
     {.name = "deepseek-r1-qwen", .pattern = one_digit},
     {.name = "gpt-4o", .pattern = by_case},

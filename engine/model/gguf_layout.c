@@ -31,6 +31,11 @@
         {"model.layers.#.mlp.experts.gate_proj", "blk.#.ffn_gate_exps"},                           \
         {"model.layers.#.mlp.experts.up_proj", "blk.#.ffn_up_exps"},                               \
         {"model.layers.#.mlp.experts.down_proj", "blk.#.ffn_down_exps"},                           \
+        {"model.layers.#.mlp.gate.e_score_correction_bias", "blk.#.exp_probs_b.bias"},             \
+        {"model.layers.#.mlp.shared_experts.gate_proj", "blk.#.ffn_gate_shexp"},                   \
+        {"model.layers.#.mlp.shared_experts.up_proj", "blk.#.ffn_up_shexp"},                       \
+        {"model.layers.#.mlp.shared_experts.down_proj", "blk.#.ffn_down_shexp"},                   \
+        {"model.layers.#.mlp.shared_expert_gate", "blk.#.ffn_gate_inp_shexp"},                     \
         {"model.layers.#.mlp.experts.@.gate_proj", "blk.#.ffn_gate.@"},                            \
         {"model.layers.#.mlp.experts.@.up_proj", "blk.#.ffn_up.@"},                                \
         {"model.layers.#.mlp.experts.@.down_proj", "blk.#.ffn_down.@"}, {                          \

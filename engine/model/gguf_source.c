@@ -40,10 +40,12 @@ static bool has_tensor(const struct weight_source *source, const char *name) {
     return gguf_files_find(files_of(source), name) != NULL;
 }
 
+/* Returns true if the tensor has this shape.  A matrix of one row may be a vector in the file. */
 static bool has_shape(const struct gguf_tensor *t, const struct tensor_shape *shape) {
-    if (t->n_dims != shape->n_dims) return false;
+    const uint32_t skipped = shape->n_dims == 2 && shape->dims[0] == 1 && t->n_dims == 1;
+    if (t->n_dims + skipped != shape->n_dims) return false;
     for (uint32_t i = 0; i < t->n_dims; i++)
-        if (t->dims[i] != shape->dims[i]) return false;
+        if (t->dims[i] != shape->dims[i + skipped]) return false;
     return true;
 }
 

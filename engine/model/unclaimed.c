@@ -161,8 +161,9 @@ static void note_ignored(struct weight_tally *tally, const struct ignored *row) 
 /* Returns true if a layer that guesses tokens has the tensor.  Answers do not depend on it. */
 static bool is_of_guess_layer(const struct model_config *c, const char *name) {
     uint32_t layer;
-    return sscanf(name, "model.layers.%9" SCNu32 ".", &layer) == 1 && layer >= c->n_layers &&
-           layer - c->n_layers < c->n_guess_layers;
+    const bool is_of_layer = sscanf(name, "model.layers.%9" SCNu32 ".", &layer) == 1 ||
+                             sscanf(name, "blk.%9" SCNu32 ".", &layer) == 1; /* of GGUF */
+    return is_of_layer && layer >= c->n_layers && layer - c->n_layers < c->n_guess_layers;
 }
 
 /* Returns true if the tensor is a bias of zeros, which changes nothing.  Cohere's checkpoints have

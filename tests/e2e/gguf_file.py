@@ -7,6 +7,7 @@ Matrices keep their elements, or are packed as Q8_0; vectors are F32."""
 import json
 import math
 import pathlib
+import re
 import struct
 import sys
 
@@ -19,6 +20,7 @@ U16, U32, I32, F32, BOOL, STRING, ARRAY = 2, 4, 5, 6, 7, 8, 9
 TYPES = {"F32": 0, "F16": 1, "Q8_0": 8, "BF16": 30, "MXFP4": 39}
 ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2",
                  "Qwen3ForCausalLM": "qwen3", "Qwen3MoeForCausalLM": "qwen3moe",
+                 "Qwen2MoeForCausalLM": "qwen2moe", "Glm4MoeForCausalLM": "glm4moe",
                  "MixtralForCausalLM": "llama", "Phi3ForCausalLM": "phi3", "Gemma2ForCausalLM": "gemma2",
                  "Gemma3ForCausalLM": "gemma3", "Gemma4ForCausalLM": "gemma4", "SmolLM3ForCausalLM": "smollm3",
                  "Olmo2ForCausalLM": "olmo2", "Olmo3ForCausalLM": "olmo2", "GraniteForCausalLM": "granite",
@@ -32,7 +34,9 @@ NAMES = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output
          "k_norm": "attn_k_norm", "gate_proj": "ffn_gate", "up_proj": "ffn_up",
          "gate_up_proj": "ffn_up", "down_proj": "ffn_down", "post_attention_layernorm": "ffn_norm",
          "gate": "ffn_gate_inp", "gate_exps": "ffn_gate_exps", "up_exps": "ffn_up_exps",
-         "down_exps": "ffn_down_exps", "router": "ffn_gate_inp", "self_attn": "attn_sinks"}
+         "down_exps": "ffn_down_exps", "router": "ffn_gate_inp", "self_attn": "attn_sinks",
+         "gate_shexp": "ffn_gate_shexp", "up_shexp": "ffn_up_shexp", "down_shexp": "ffn_down_shexp",
+         "shared_expert_gate": "ffn_gate_inp_shexp"}
 LATE_NORM = {**NAMES, "post_attention_layernorm": "post_attention_norm"}
 OWN_NORMS = {**NAMES, "post_attention_layernorm": "post_attention_norm",
          "pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm"}
@@ -140,7 +144,8 @@ def stack_experts(tensors):
     out, stacks = {}, {}
     for name, values in tensors.items():
         if ".experts." not in name:
-            out[name] = values
+            shared = re.sub(r"shared_experts?\.(gate|up|down)_proj", r"\1_shexp", name)
+            out[shared] = values
             continue
         layer, rest = name.split(".mlp." if ".mlp." in name else ".block_sparse_moe.")
         _, expert, part, _ = rest.split(".")
@@ -170,6 +175,8 @@ def part_experts(tensors):
 
 
 def name_of(name, names):
+    if name.endswith("e_score_correction_bias"):
+        return f"blk.{name.split('.')[2]}.exp_probs_b.bias"
     for end, own in GEMMA4_ENDS.items() if names is GEMMA4 else ():
         if name.endswith("." + end):
             return f"blk.{name.split('.')[2]}.{own}"
@@ -226,12 +233,24 @@ def add_settings(out, config, name):
               "attention.key_length": size, "attention.value_length": size,
               "rope.dimension_count": int(size * rope.get("partial_rotary_factor", 1))}
     counts |= two_heads(out, config) if name == "gemma4" else {}
-    experts = config.get("num_local_experts") or config.get("num_experts")
+    experts = (config.get("num_local_experts") or config.get("num_experts")
+               or config.get("n_routed_experts"))
     if experts:
         counts |= {"expert_count": experts,
                    "expert_used_count": config.get("top_k_experts") or config["num_experts_per_tok"],
                    "expert_feed_forward_length": config.get("moe_intermediate_size",
                                                             config["intermediate_size"])}
+    if name == "qwen2moe":
+        counts["expert_shared_feed_forward_length"] = config["shared_expert_intermediate_size"]
+    if name == "glm4moe":
+        n_guess = config["num_nextn_predict_layers"]
+        counts |= {"expert_shared_count": config["n_shared_experts"],
+                   "leading_dense_block_count": config["first_k_dense_replace"],
+                   "expert_group_count": config["n_group"],
+                   "expert_group_used_count": config["topk_group"], "expert_gating_func": 2,
+                   "nextn_predict_layers": n_guess,
+                   "block_count": config["num_hidden_layers"] + n_guess}
+        out.key(f"{name}.expert_weights_norm", BOOL, config["norm_topk_prob"])
     if config.get("sliding_window") and config.get("use_sliding_window", True):
         counts["attention.sliding_window"] = config["sliding_window"]
     for key, count in counts.items():
@@ -253,6 +272,7 @@ def add_settings(out, config, name):
                         ("embedding_scale", config.get("embedding_multiplier")),
                         ("attention.scale", config.get("attention_multiplier")),
                         ("residual_scale", config.get("residual_multiplier")),
+                        ("expert_weights_scale", config.get("routed_scaling_factor")),
                         ("logit_scale", config.get("logits_scaling") or config.get("logit_scale"))):
         if number:
             numbers[key] = number
@@ -271,7 +291,7 @@ def add_tensors(out, directory, config, kind):
     gemma, in_pairs_of = architecture.startswith("Gemma"), ARCHITECTURES[architecture] in IN_PAIRS
     gemma4 = architecture == "Gemma4ForCausalLM"
     names = (GEMMA4 if gemma4 else OWN_NORMS if gemma or architecture.startswith(("Olmo", "Exaone"))
-             else LATE_NORM if architecture.startswith(("SeedOss", "GptOss")) else NAMES)
+             else LATE_NORM if architecture.startswith(("SeedOss", "GptOss", "Glm4Moe")) else NAMES)
     split = part_experts if architecture.startswith("GptOss") else stack_experts
     tensors = checkpoint.read_tensors(directory)
     tensors = tensors if gemma4 else split(tensors)
@@ -285,8 +305,13 @@ def add_tensors(out, directory, config, kind):
             values = in_pairs(values, heads)
         if gemma and not gemma4 and leaf.endswith("norm"):
             values = values + numpy.float32(1)
+        if leaf == "shared_expert_gate" and ".0." in full:
+            values = values[0]  # some converters leave out the first of its dimensions
         fits = values.ndim > 1 and (kind != "Q8_0" or values.shape[-1] % 32 == 0)
         out.tensor(name_of(full, names), values, kind if fits else "F32")
+    for i in range(config.get("num_nextn_predict_layers", 0)):  # they answer nothing
+        out.tensor(f"blk.{config['num_hidden_layers'] + i}.nextn.enorm.weight",
+                   numpy.ones(config["hidden_size"], numpy.float32), "F32")
     if gemma4:
         n_pairs = next(iter(config["per_layer_config"].values()))["head_dim"] // 2
         n_turned = int(n_pairs * rope["partial_rotary_factor"])

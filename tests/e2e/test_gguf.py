@@ -20,7 +20,8 @@ CHECKPOINTS = ["mha-f32", "gqa-bf16-llama3-tied", "mqa-f16-linear-bias",
                "smollm3-gqa-bf16-head32", "olmo2-gqa-bf16-head16", "olmo3-gqa-f16-head16-yarn",
                "granite-gqa-bf16-head16", "seed_oss-gqa-bf16-head32", "cohere-gqa-bf16-head16",
                "cohere2-gqa-f16-head32-window", "exaone4-gqa-bf16-head16-window",
-               "mixtral-gqa-bf16-head32-window", "gptoss-gqa-bf16-head32-mxfp4"]
+               "qwen2moe-gqa-bf16-shared", "glm4moe-gqa-bf16-head64-groups",
+               "glm4moe-mha-f16-head32", "mixtral-gqa-bf16-head32-window", "gptoss-gqa-bf16-head32-mxfp4"]
 # On a GPU each process measures which kernels are fastest, so two differ in bits without this.
 SAME_BITS = ("--batch-invariant",) if DEVICE == "cuda" else ()
 # The tokenizer of the default model splits as this one does.
