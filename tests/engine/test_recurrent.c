@@ -101,6 +101,21 @@ TEST(budgets_keep_their_states) {
     bounded = false;
 }
 
+/* The same with one request at a time: beside others a backend that runs ahead guesses little. */
+static struct engine_stats compare_one_by_one(const struct recipe *recipes,
+                                              const struct answer *alone) {
+    struct engine *engine = start(PLENTY, 256, true);
+    struct engine_stats stats;
+    for (uint32_t i = 0; i < N; i++) {
+        struct answer answer = answers_one(engine, &recipes[i]);
+        answers_assert_same(&alone[i], &answer);
+        answer_forget(&answer);
+    }
+    engine_stats(engine, &stats);
+    engine_destroy(engine);
+    return stats;
+}
+
 /* Texts that repeat themselves, so that some guesses are right; with few slots there is none for
  * most of them. */
 TEST(wrong_guesses_are_undone) {
@@ -118,6 +133,9 @@ TEST(wrong_guesses_are_undone) {
     for (uint32_t i = 0; i < N; i++) recipes[i].speculation.mode = SPECULATION_SUFFIX;
     assert_true(compare(recipes, alone, PLENTY, 300).speculation.n_accepted > 0);
     assert_true(compare(recipes, alone, FEW, 64).n_preempted > 0);
+    late_backend_begin(backend);
+    assert_true(compare_one_by_one(recipes, alone).speculation.n_accepted > 0);
+    assert_true(late_backend_end() > 0);
     for (uint32_t i = 0; i < N; i++) answer_forget(&alone[i]);
 }
 
