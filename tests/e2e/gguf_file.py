@@ -307,7 +307,8 @@ def add_tensors(out, directory, config, kind):
             values = values + numpy.float32(1)
         if leaf == "shared_expert_gate" and ".0." in full:
             values = values[0]  # some converters leave out the first of its dimensions
-        fits = values.ndim > 1 and (kind != "Q8_0" or values.shape[-1] % 32 == 0)
+        is_matrix = values.ndim > 1 or leaf == "shared_expert_gate"
+        fits = is_matrix and (kind != "Q8_0" or values.shape[-1] % 32 == 0)
         out.tensor(name_of(full, names), values, kind if fits else "F32")
     for i in range(config.get("num_nextn_predict_layers", 0)):  # they answer nothing
         out.tensor(f"blk.{config['num_hidden_layers'] + i}.nextn.enorm.weight",
