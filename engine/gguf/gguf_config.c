@@ -14,6 +14,7 @@ enum { MAX_LIST = 1 << 16, NAME_BYTES = 128 };
 
 static const struct gguf_architecture architectures[] = {
     {"llama", "LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", true, 0},
+    {"mistral3", "Ministral3ForCausalLM", NULL, NULL, true, GGUF_TEMPERATURE},
     {"qwen2", "Qwen2ForCausalLM", NULL, NULL, false, 0},
     {"qwen3", "Qwen3ForCausalLM", NULL, NULL, false, 0},
     {"qwen2moe", "Qwen2MoeForCausalLM", NULL, "Qwen2MoeForCausalLM", false, GGUF_SHARED_EXPERT},
@@ -107,6 +108,8 @@ static const struct known_key {
     {"rope.scaling.attn_factor", USE_ROPE, false, "attention_factor", 0, 0},
     {"rope.scaling.yarn_beta_fast", USE_ROPE, false, "beta_fast", 0, 0},
     {"rope.scaling.yarn_beta_slow", USE_ROPE, false, "beta_slow", 0, 0},
+    {"rope.scaling.yarn_log_multiplier", USE_ROPE, false, "mscale_all_dim", GGUF_TEMPERATURE, 0},
+    {"attention.temperature_scale", USE_ROPE, false, "llama_4_scaling_beta", GGUF_TEMPERATURE, 0},
     {"rope.scaling.finetuned", USE_NONE, false, NULL, 0, 0},
     {"expert_count", USE_COUNT, false, "num_local_experts", 0, GGUF_TWO_HEADS},
     {"expert_count", USE_COUNT, false, "num_experts", GGUF_TWO_HEADS, 0},
@@ -408,6 +411,9 @@ static int put_scaling(const struct writing *w) {
         if (!rc && w->architecture->traits & GGUF_EXACT_YARN)
             rc = put(w, w->rope, "truncate", json_false());
         if (!rc && factor) rc = put(w, w->rope, "factor", gguf_to_json(factor));
+        /* llama.cpp divides the scale of 1 by that of this number. */
+        if (!rc && json_object_get(w->rope, "mscale_all_dim"))
+            rc = put(w, w->rope, "mscale", json_real(1));
     } else if (text && strcmp(text, "none") == 0) {
         json_object_clear(w->rope);
     } else {

@@ -25,9 +25,10 @@ enum {
     GGUF_EXACT_YARN = 32,    /* the bounds of YaRN's bands are not rounded, which no key says */
     GGUF_TWO_HEADS = 64,     /* layers with a window have heads, and maybe widths, of their own */
     GGUF_SHARED_EXPERT =
-        128,            /* each token uses a shared expert, too; shares add up to 1 where a key
+        128,                /* each token uses a shared expert, too; shares add up to 1 where a key
                                  says it */
-    GGUF_SIGMOID = 256, /* routers make shares by a sigmoid, and keys say more of them */
+    GGUF_SIGMOID = 256,     /* routers make shares by a sigmoid, and keys say more of them */
+    GGUF_TEMPERATURE = 512, /* queries are scaled by their position */
 };
 
 struct gguf_architecture {

@@ -19,6 +19,7 @@ import checkpoint  # noqa: E402
 U16, U32, I32, F32, BOOL, STRING, ARRAY = 2, 4, 5, 6, 7, 8, 9
 TYPES = {"F32": 0, "F16": 1, "Q8_0": 8, "BF16": 30, "MXFP4": 39}
 ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2",
+                 "Ministral3ForCausalLM": "mistral3",
                  "Qwen3ForCausalLM": "qwen3", "Qwen3MoeForCausalLM": "qwen3moe",
                  "Qwen2MoeForCausalLM": "qwen2moe", "Glm4MoeForCausalLM": "glm4moe",
                  "MixtralForCausalLM": "llama", "Phi3ForCausalLM": "phi3", "Gemma2ForCausalLM": "gemma2",
@@ -27,7 +28,7 @@ ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "Qw
                  "SeedOssForCausalLM": "seed_oss", "CohereForCausalLM": "command-r",
                  "Cohere2ForCausalLM": "cohere2", "Exaone4ForCausalLM": "exaone4",
                  "GptOssForCausalLM": "gpt-oss"}
-IN_PAIRS = ("llama", "smollm3", "granite")  # rows of q and k are reordered
+IN_PAIRS = ("llama", "mistral3", "smollm3", "granite")  # rows of q and k are reordered
 NAMES = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output",
          "input_layernorm": "attn_norm", "q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v",
          "qkv_proj": "attn_qkv", "o_proj": "attn_output", "q_norm": "attn_q_norm",
@@ -279,6 +280,9 @@ def add_settings(out, config, name):
     if rope.get("rope_type") in ("linear", "yarn"):
         out.key(f"{name}.rope.scaling.type", STRING, rope["rope_type"])
         numbers["rope.scaling.factor"] = rope["factor"]
+        if "llama_4_scaling_beta" in rope:
+            numbers |= {"rope.scaling.yarn_log_multiplier": rope["mscale_all_dim"],
+                        "attention.temperature_scale": rope["llama_4_scaling_beta"]}
     if "original_max_position_embeddings" in rope and rope["rope_type"] != "llama3":
         out.key(f"{name}.rope.scaling.original_context_length", U32,
                 rope["original_max_position_embeddings"])
