@@ -186,15 +186,18 @@ static double recurrent_work(const struct model_config *m) {
 }
 
 /* Returns the operations of a prompt: two for each weight and token, and for each query with each
- * key and value that it sees.  Past the last layer's attention only the last token is computed. */
+ * key and value that it sees.  Past the attention of the last layer with keys only the last token
+ * is computed, also in layers that share these.  What those read of keys is left out. */
 static double prompt_flops(const struct model_config *m, const struct kv_choice *kv, uint32_t n) {
     const struct mean_widths mean = model_mean_widths(m);
-    double qkv = m->dim * (mean.q + 2.0 * mean.k), ffn = feed_forward_work(m),
-           o = mean.q * m->dim * (m->output_gate ? 2 : 1);
+    const uint32_t n_attending = m->n_attention + m->n_kv_shared;
+    double q = m->dim * mean.q, kv_all = 2.0 * m->dim * mean.k * n_attending,
+           ffn = feed_forward_work(m), o = mean.q * m->dim * (m->output_gate ? 2 : 1);
     double attention = 4.0 * mean.q * seen_tokens(kv, n);
-    double rows = (double)n * (m->n_layers - 1) + 1,
+    double rows = (double)n * (m->n_layers - m->n_kv_shared - 1) + 1 + m->n_kv_shared,
            attending = rows - (double)n * m->recurrent.n_layers;
-    return m->n_attention * (2.0 * n * qkv + attention) + 2 * (attending * o + rows * ffn) +
+    return m->n_attention * (2.0 * n * q + attention) + 2.0 * n * kv_all +
+           2 * (attending * o + rows * ffn) + 2.0 * m->n_kv_shared * q +
            2.0 * n * m->recurrent.n_layers * recurrent_work(m) + 2.0 * m->n_vocab * m->dim;
 }
 
