@@ -47,6 +47,7 @@ void kv_sequence_fini(struct kv_sequence *kv) {
     selection_fini(kv);
     free(kv->buffers.pages);
     kv_swap_fini(kv);
+    sequence_recurrent_fini(kv);
     *kv = (struct kv_sequence){0};
 }
 
@@ -208,6 +209,7 @@ int kv_prepare(struct kv_sequence *kv, const uint32_t *prompt) {
         if ((*kind)->prepare) code = (*kind)->prepare(kv);
     if (!code) code = make_lists(kv);
     if (!code) code = sequence_prefix_prepare(kv, prompt);
+    if (!code) code = sequence_recurrent_prepare(kv);
     return code ? code : sequence_state_prepare(kv);
 }
 

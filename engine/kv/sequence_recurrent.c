@@ -1,6 +1,8 @@
 /* sequence_recurrent.c - see sequence_recurrent.h. */
 #include "engine/kv/sequence_recurrent.h"
 
+#include <stdlib.h>
+
 #include "engine/base/count.h"
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
@@ -15,11 +17,26 @@
 #include "engine/kv/sequence_prefix.h"
 
 void sequence_recurrent_init(struct kv_sequence *kv) {
-    kv->recurrent = (struct sequence_recurrent){.slot = CHECKPOINT_NONE,
+    const struct sequence_recurrent *r = &kv->recurrent;
+    kv->recurrent = (struct sequence_recurrent){.pending = r->pending,
+                                                .max_pending = r->max_pending,
+                                                .slot = CHECKPOINT_NONE,
                                                 .next = CHECKPOINT_NONE,
                                                 .stored = CHECKPOINT_NONE,
                                                 .before = CHECKPOINT_NONE,
                                                 .passing = CHECKPOINT_NONE};
+}
+
+int sequence_recurrent_prepare(struct kv_sequence *kv) {
+    struct sequence_recurrent *r = &kv->recurrent;
+    if (!kv->space->state_slots) return 0;
+    r->max_pending = kv->plan.n_most / kv->space->checkpoint_tokens + RECURRENT_MAX_PENDING;
+    r->pending = calloc(r->max_pending, sizeof(*r->pending));
+    return r->pending ? 0 : ERR_NOMEM;
+}
+
+void sequence_recurrent_fini(struct kv_sequence *kv) {
+    free(kv->recurrent.pending);
 }
 
 static void release(struct page_pool *slots, uint32_t *slot) {
@@ -171,7 +188,7 @@ void sequence_recurrent_describe(const struct kv_sequence *kv, struct step_seq *
 /* Keeps the state behind the stored tokens for a checkpoint. */
 static void keep(struct kv_sequence *kv, bool is_passing) {
     struct sequence_recurrent *r = &kv->recurrent;
-    if (r->n_pending == RECURRENT_MAX_PENDING) return;
+    if (r->n_pending == r->max_pending) return;
     r->pending[r->n_pending++] = (struct pending_checkpoint){kv->n_tokens, r->slot, is_passing};
     page_pool_share(kv->space->state_slots, &r->slot, 1);
 }

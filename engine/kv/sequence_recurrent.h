@@ -36,7 +36,7 @@
  * left as far as there are slots.  A running sequence takes those that are cached, the least
  * recently used first; without any it goes on in place.
  *
- * Thread: engine.  Memory: none. */
+ * Thread: engine.  Memory: a list of what waits, made by prepare. */
 #ifndef ENGINE_KV_SEQUENCE_RECURRENT_H
 #define ENGINE_KV_SEQUENCE_RECURRENT_H
 
@@ -50,8 +50,9 @@ struct step_seq;
 /* For fewer tokens a step is not cut. */
 enum { RECURRENT_MIN_LAST = 512 };
 
-/* The most that wait at a time; each step in flight leaves at most one. */
-enum { RECURRENT_MAX_PENDING = 4 };
+/* The most that wait at a time beside those of every checkpoint_tokens tokens.  A prompt's blocks
+ * are inserted at its end, all at once. */
+enum { RECURRENT_MAX_PENDING = 8 };
 
 /* A state that becomes the checkpoint behind the text's first n_tokens tokens. */
 struct pending_checkpoint {
@@ -66,15 +67,19 @@ struct sequence_recurrent {
     uint32_t stored; /* the checkpoint that `next` gets from the store; CHECKPOINT_NONE */
     uint32_t branch; /* tokens of the text whose blocks were cached when it started */
     uint32_t before; /* the state before a step with guesses, until its results are there, */
-    uint32_t n_before; /* and how many tokens were stored then */
-    bool guesses;      /* the next step has guesses */
-    struct pending_checkpoint pending[RECURRENT_MAX_PENDING];
-    uint32_t n_pending;
+    uint32_t n_before;                  /* and how many tokens were stored then */
+    bool guesses;                       /* the next step has guesses */
+    struct pending_checkpoint *pending; /* [max_pending] */
+    uint32_t n_pending, max_pending;
     uint32_t passing; /* its block whose checkpoint is_passing; CHECKPOINT_NONE */
 };
 
 /* Begins without a state. */
 void sequence_recurrent_init(struct kv_sequence *kv);
+/* Makes the list of checkpoints that wait.  ERR_NOMEM. */
+int sequence_recurrent_prepare(struct kv_sequence *kv);
+/* Frees it; all slots have been given back. */
+void sequence_recurrent_fini(struct kv_sequence *kv);
 /* Returns how many slots the sequence lacks to start: 1 or 0. */
 uint32_t sequence_recurrent_missing(const struct kv_sequence *kv);
 /* Begins from the checkpoint of the last block that was found, if any was.  n_cached: tokens whose

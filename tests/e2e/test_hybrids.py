@@ -25,7 +25,7 @@ def model(tmp_path_factory):
     path = link_checkpoint(tmp_path_factory.mktemp("hybrids") / "hybrid", CHECKPOINT)
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").unlink()
-    (path / "config.json").write_text(json.dumps({**config, "max_position_embeddings": CONTEXT}))
+    (path / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 65536}))
     (path / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
     return path
 
@@ -130,6 +130,17 @@ def test_an_edit_in_the_middle_begins_at_the_checkpoint_before_it(server, fresh)
     edited = whole[:8500] + text(300, "an edit")
     assert check(server, fresh, edited)[1] == 8192
     assert check(server, fresh, edited + text(20, "more"))[1] >= 8800 - PAGE_TOKENS
+
+
+def test_a_long_prompt_leaves_all_its_checkpoints(model):
+    """As many as it has multiples of 8,192 tokens, though none is inserted before its end."""
+    whole = text(42000, "long")
+    with Server(model.parent, *SETTINGS, "--kv-cache-memory", "96M", "--max-model-len", 49152,
+                "--max-num-batched-tokens", 4096, model=model) as server:
+        assert ask(server, whole, max_tokens=1)[1] == 0
+        for n in (42000, 41500, 33000, 20000):
+            _, n_cached = ask(server, whole[:n] + text(100, n), max_tokens=1)
+            assert n_cached == (n // PAGE_TOKENS * PAGE_TOKENS if n == 42000 else n // 8192 * 8192)
 
 
 def chat(server, contents):
