@@ -496,7 +496,7 @@ static void write_ranks(const struct metrics_text *text, const struct replicas *
             metrics_text_points(text, &metrics[k], "rank", points[k], n);
 }
 
-/* Writes what each of several replicas does. */
+/* Writes what each replica does, where there are several. */
 static void write_replicas(const struct metrics_text *text, struct replicas *replicas) {
     static const struct metric metrics[] = {
         {{"quire_replica_healthy"}, "1: the replica takes requests; 0: it has failed."},
@@ -530,7 +530,8 @@ static void write_replicas(const struct metrics_text *text, struct replicas *rep
         for (size_t k = 0; k < COUNT(metrics); k++)
             points[k][i] = (struct metric_point){names[i], values[k]};
     }
-    for (size_t k = 0; k < COUNT(metrics) && n > 1; k++)
+    /* Whether it is healthy is told of one replica, too: an alert must find the metric. */
+    for (size_t k = 0; k < (n > 1 ? COUNT(metrics) : 1); k++)
         metrics_text_points(text, &metrics[k], "replica", points[k], n);
 }
 
