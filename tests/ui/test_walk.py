@@ -2,10 +2,12 @@
 QUIRE_UI_MODEL with which model the visitor chats."""
 import os
 import pathlib
+import signal
+import time
 
 import pytest
 
-from chat import ask, open_chat
+from chat import DONE, ask, open_chat
 from server import Server
 from test_chat import drop
 
@@ -69,13 +71,22 @@ def test_a_first_visit_and_a_long_file(browser, server):
 
 
 def test_the_end_of_the_server(browser, tmp_path):
-    one = Server(tmp_path, model=MODEL)
+    one = Server(tmp_path, "--isa", "plain", model=MODEL)  # slow enough to be stopped in an answer
     try:
         page = open_chat(browser, one, **SIZE)
-        page.click("#message")
-        page.type("Write a long story about the keeper of a lighthouse.")
-        page.press("Enter")
-        page.wait("document.querySelector('.assistant > .content')?.innerText.length > 150", 300)
+        is_long = "[...document.querySelectorAll('.assistant > .content')].at(-1)?.innerText.length > 150"
+        for turn in range(1, 20):  # answers are drawn, and some are short
+            page.click("#message")
+            page.type("Write a long story about the keeper of a lighthouse.")
+            page.press("Enter")
+            page.wait(f"document.querySelectorAll('.message').length === {2 * turn}")
+            page.wait(f"{is_long} || {DONE}", 300)
+            one.process.send_signal(signal.SIGSTOP)
+            time.sleep(1)  # what has been sent still comes
+            if not page.evaluate(DONE):
+                break
+            one.process.send_signal(signal.SIGCONT)
+        assert not page.evaluate(DONE)
         one.process.kill()
         page.wait("document.querySelectorAll('.problem button').length > 0")
         page.wait("document.querySelector('#state-text').textContent === 'no answer'")
