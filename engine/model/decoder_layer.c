@@ -125,24 +125,17 @@ bool decoder_layer_is_indexed(const struct decoder *d, uint32_t layer) {
     return d->sparse && !d->sparse->sparse->groups && step_window(&d->step, number) == 0;
 }
 
-/* Returns true if the layer is the filter of this number, and not one that reads its keys. */
-static bool is_filter(const struct decoder *d, uint32_t layer, uint32_t filter) {
-    const struct layer_shape *shape = &d->model->config.layers[layer];
-    return shape->number == filter && !shape->borrows_kv;
-}
-
 /* Tells whether the step has a sparse prompt for which the layer is a filter. */
 static bool chooses(const struct decoder *d, uint32_t layer) {
     const struct attn_sparse *sparse = d->sparse ? d->sparse->sparse : NULL;
     for (uint32_t i = 0; sparse && i < sparse->n_groups; i++)
-        if (is_filter(d, layer, sparse->groups[i].filter)) return true;
+        if (sparse->groups[i].filter == layer) return true;
     return false;
 }
 
 /* Lets a filter layer choose for the layers behind it, where a sparse prompt's filters do that. */
-static int run_choose(struct decoder *d, uint32_t layer, const struct attn_args *attn,
-                      struct error *err) {
-    return chooses(d, layer) ? d->be->ops->sparse->choose(d->be, attn, err) : 0;
+static int run_choose(struct decoder *d, const struct attn_args *attn, struct error *err) {
+    return chooses(d, attn->layer) ? d->be->ops->sparse->choose(d->be, attn, err) : 0;
 }
 
 /* Returns the sinks of a layer's softmax, NULL if the model has none. */
@@ -199,7 +192,7 @@ static struct attn_args attn_of(const struct decoder *d, uint32_t layer, const v
 /* Returns the group whose filter the layer is, n_groups if it is no filter. */
 static uint32_t group_index(const struct decoder *d, uint32_t layer) {
     uint32_t i = 0;
-    while (i < d->limits.n_groups && !is_filter(d, layer, d->limits.groups[i].filter)) i++;
+    while (i < d->limits.n_groups && d->limits.groups[i].filter != layer) i++;
     return i;
 }
 
@@ -221,18 +214,16 @@ static int run_select(struct decoder *d, const struct attn_args *attn, uint32_t 
 }
 
 /* Keeps a filter layer's token scores of the last rows, where sequences select by these. */
-static int run_observe(struct decoder *d, uint32_t layer, const struct attn_args *attn,
-                       struct error *err) {
-    const uint32_t index = group_index(d, layer);
+static int run_observe(struct decoder *d, const struct attn_args *attn, struct error *err) {
+    const uint32_t index = group_index(d, attn->layer);
     if (!(d->extras & STEP_OBSERVES) || index == d->limits.n_groups) return 0;
     const struct select_args args = select_args_of(d, attn, index);
     return d->be->ops->select->observe(d->be, &args, err);
 }
 
 /* Runs attention of the sequences that decode.  In a filter layer they select afterwards. */
-static int run_attn_decode(struct decoder *d, uint32_t layer, struct attn_args attn,
-                           struct error *err) {
-    const uint32_t index = group_index(d, layer);
+static int run_attn_decode(struct decoder *d, struct attn_args attn, struct error *err) {
+    const uint32_t index = group_index(d, attn.layer);
     const bool filters = index < d->limits.n_groups;
     attn.selects = d->extras & (STEP_SELECTS | STEP_OBSERVES) && filters;
     const int rc = d->be->ops->attn_decode(d->be, &attn, err);
@@ -240,10 +231,10 @@ static int run_attn_decode(struct decoder *d, uint32_t layer, struct attn_args a
 }
 
 /* Runs attention of the prompts.  In a filter layer their rows may be observed, or choose. */
-static int attend_prompts(struct decoder *d, uint32_t layer, struct attn_args attn,
-                          struct error *err) {
-    const bool observes = d->extras & STEP_OBSERVES && group_index(d, layer) < d->limits.n_groups;
-    attn.selects = observes || chooses(d, layer);
+static int attend_prompts(struct decoder *d, struct attn_args attn, struct error *err) {
+    const bool observes =
+        d->extras & STEP_OBSERVES && group_index(d, attn.layer) < d->limits.n_groups;
+    attn.selects = observes || chooses(d, attn.layer);
     return d->be->ops->attn_prefill(d->be, &attn, err);
 }
 
@@ -251,7 +242,7 @@ static int attend_prompts(struct decoder *d, uint32_t layer, struct attn_args at
 static int run_attn_prefill(struct decoder *d, uint32_t layer, const struct attn_args *attn,
                             struct error *err) {
     const bool is_last = layer + 1 == d->n_run;
-    return is_last && !d->last_attends ? 0 : attend_prompts(d, layer, *attn, err);
+    return is_last && !d->last_attends ? 0 : attend_prompts(d, *attn, err);
 }
 
 /* Returns true if tokens are evicted by their scores behind the layer.  Of layers that share keys
@@ -274,10 +265,10 @@ int decoder_layer_attention(struct decoder *d, uint32_t layer, struct row_range 
         rc = decoder_layer_index(
             d, layer, act_at(d, rows.qkv, (size_t)d->sparse->first_row * d->qkv_dim), err);
     if (rc) return rc;
-    if ((rc = run_attn_decode(d, layer, attn, err))) return rc;
+    if ((rc = run_attn_decode(d, attn, err))) return rc;
     if ((rc = run_attn_prefill(d, layer, &attn, err))) return rc;
-    if ((rc = run_observe(d, layer, &attn, err))) return rc;
-    if ((rc = run_choose(d, layer, &attn, err))) return rc;
+    if ((rc = run_observe(d, &attn, err))) return rc;
+    if ((rc = run_choose(d, &attn, err))) return rc;
     if (!evicts_lowest(d, layer)) return 0;
     if ((rc = d->be->ops->evict->decode(d->be, &attn, err))) return rc;
     return d->be->ops->evict->chunk(d->be, &attn, err);
@@ -286,8 +277,8 @@ int decoder_layer_attention(struct decoder *d, uint32_t layer, struct row_range 
 int decoder_layer_attend_slice(struct decoder *d, uint32_t layer, struct row_range rows,
                                struct error *err) {
     const struct attn_args attn = attn_of(d, layer, rows.qkv);
-    int rc = attend_prompts(d, layer, attn, err);
-    if (!rc) rc = run_observe(d, layer, &attn, err);
+    int rc = attend_prompts(d, attn, err);
+    if (!rc) rc = run_observe(d, &attn, err);
     if (!rc && evicts_lowest(d, layer)) rc = d->be->ops->evict->chunk(d->be, &attn, err);
     return rc ? rc : decoder_layer_evict_oldest(d, layer, 1, err);
 }

@@ -5,8 +5,8 @@
  *
  * A step and the KV cache know the layers that have keys alone.  A layer that shares has the number
  * of the layer whose keys it reads (layer_shape).  So it has that layer's pages, budget and chosen
- * tokens.  What a layer does beside attending is done once for each number.  The layer that has the
- * keys chooses tokens for others.  The last layer that reads the keys evicts.
+ * tokens.  The last layer that reads the keys evicts.  No such layer is a filter.
+ * The keys that are shared are those of the last layer of their kind, so none of that kind follows.
  *
  * Thread: loading.  Memory: none of its own. */
 #ifndef ENGINE_MODEL_SHARED_KEYS_H
