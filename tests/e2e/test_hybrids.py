@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from precision import EXACT
-from server import INVARIANT, LONG, Server
+from precision import EXACT, PRECISE
+from server import INVARIANT, LONG, ROOT, Server
 from test_families import DATA, N_VOCAB, link_checkpoint
 
 CONTEXT, PAGE_TOKENS, N_TAIL = 65536 if LONG else 16384, 64, 150
@@ -16,18 +16,24 @@ TEMPLATE = "{% for m in messages %}{{ '<s>' }}{{ m.content }}{{ '</s>' }}{% endf
 PLAIN = ("--max-num-seqs", 8, "--max-model-len", CONTEXT, "--allowed-kv-policies", "full",
          "--max-num-batched-tokens", 1024)
 SETTINGS = (*PLAIN, *INVARIANT)
+# By scripts/fixtures/make_hybrid_goldens.py: what transformers answers to prompts of a seed.
+GOLDENS = json.loads((ROOT / "tests/e2e/hybrid_goldens.json").read_text())["models"]
 NEAR = 0.3  # log-probabilities of which bf16 may choose either
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    """The tiny checkpoint with a context for long texts."""
-    path = link_checkpoint(tmp_path_factory.mktemp("hybrids") / "hybrid", CHECKPOINT)
+def make_model(directory, checkpoint):
+    """A tiny checkpoint with a context for long texts."""
+    path = link_checkpoint(directory / checkpoint, checkpoint)
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").unlink()
     (path / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 65536}))
     (path / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
     return path
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return make_model(tmp_path_factory.mktemp("hybrids"), CHECKPOINT)
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +98,24 @@ def test_answers_are_those_of_the_goldens(server):
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
             for done in [pool.submit(check_golden, server, golden) for _ in range(4)]:
                 done.result()
+
+
+@pytest.mark.parametrize("n_rows", [1024, 61])
+@pytest.mark.parametrize("checkpoint", GOLDENS)
+def test_long_prompts_are_those_of_the_goldens(tmp_path, checkpoint, n_rows):
+    """Prompts of up to 5,000 tokens, in steps that end where no page and no chunk does, too."""
+    model = make_model(tmp_path, checkpoint)
+    with Server(tmp_path, *PLAIN, *PRECISE, "--kv-cache-memory", "96M",
+                "--max-num-batched-tokens", n_rows, model=model) as cut:
+        for golden in GOLDENS[checkpoint]:
+            generator = random.Random(f"{golden['length']} {golden['seed']}")
+            prompt = [generator.randrange(3, N_VOCAB) for _ in range(golden["length"])]
+            answer = cut.complete(prompt, max_tokens=len(golden["greedy"]), ignore_eos=True,
+                                  return_token_ids=True, logprobs=5)["choices"][0]
+            check_tokens(answer, golden["greedy"])
+            if EXACT:
+                assert answer["logprobs"]["token_logprobs"] == pytest.approx(golden["logprobs"],
+                                                                             rel=1e-3, abs=1e-3)
 
 
 @pytest.mark.parametrize("n_shared", [1, 100, 500, 1500, 2200, 7000] + [50000] * LONG)
