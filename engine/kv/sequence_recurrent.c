@@ -2,6 +2,7 @@
 #include "engine/kv/sequence_recurrent.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/base/count.h"
 #include "engine/base/error.h"
@@ -30,7 +31,9 @@ void sequence_recurrent_init(struct kv_sequence *kv) {
 int sequence_recurrent_prepare(struct kv_sequence *kv) {
     struct sequence_recurrent *r = &kv->recurrent;
     if (!kv->space->state_slots) return 0;
-    r->max_pending = kv->plan.n_most / kv->space->checkpoint_tokens + RECURRENT_MAX_PENDING;
+    const uint32_t n_slots = page_pool_n_pages(kv->space->state_slots),
+                   n_left = kv->plan.n_most / kv->space->checkpoint_tokens + RECURRENT_MAX_PENDING;
+    r->max_pending = min_u32(n_left, max_u32(n_slots / 2, 1));
     r->pending = calloc(r->max_pending, sizeof(*r->pending));
     return r->pending ? 0 : ERR_NOMEM;
 }
@@ -185,10 +188,17 @@ void sequence_recurrent_describe(const struct kv_sequence *kv, struct step_seq *
     seq->state.to = r->next == CHECKPOINT_NONE ? r->slot : r->next;
 }
 
+/* Drops the first of the checkpoints that wait. */
+static void drop_first(struct kv_sequence *kv) {
+    struct sequence_recurrent *r = &kv->recurrent;
+    release(kv->space->state_slots, &r->pending[0].slot);
+    memmove(r->pending, r->pending + 1, --r->n_pending * sizeof(*r->pending));
+}
+
 /* Keeps the state behind the stored tokens for a checkpoint. */
 static void keep(struct kv_sequence *kv, bool is_passing) {
     struct sequence_recurrent *r = &kv->recurrent;
-    if (r->n_pending == r->max_pending) return;
+    if (r->n_pending == r->max_pending) drop_first(kv);
     r->pending[r->n_pending++] = (struct pending_checkpoint){kv->n_tokens, r->slot, is_passing};
     page_pool_share(kv->space->state_slots, &r->slot, 1);
 }

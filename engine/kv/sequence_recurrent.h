@@ -33,7 +33,8 @@
  * its pages' contents (saved.h).
  *
  * Checkpoints wait for the results of their step, as blocks do, before others find them.  They are
- * left as far as there are slots.  A running sequence takes those that are cached, the least
+ * left as far as there are slots: a sequence's take half of them at most, the newest ones, so that
+ * others can start.  A running sequence takes those that are cached, the least
  * recently used first; without any it goes on in place.
  *
  * Thread: engine.  Memory: a list of what waits, made by prepare. */
