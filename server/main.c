@@ -100,7 +100,8 @@ static int create_cuda(struct backend **out, const struct options *options, uint
     const struct cuda_config config = {.device = devices[0],
                                        .batch_invariant = options->batch_invariant,
                                        .input_rounding = roundings[options->activations]};
-    return n_ranks > 1 ? cuda_ranks_create(out, &config, devices, n_ranks, err)
+    const struct rank_options together = {0};
+    return n_ranks > 1 ? cuda_ranks_create(out, &config, devices, n_ranks, &together, err)
                        : cuda_backend_create(out, &config, err);
 }
 #else

@@ -8,6 +8,8 @@
  *   2nd time   it is captured, and the graph launched
  *   after      the graph is launched
  *
+ * Where ranks share a device, a graph is launched if all of them have run the body (cuda/ranks).
+ *
  * Nothing that changes between steps is an argument of a kernel: it lies in the step's header
  * (kernels.h) or behind it.  The addresses of buffers are the same in every step.  But a buffer may
  * move when it grows, and freed memory may be allocated again.  So code that moves or frees memory
@@ -24,6 +26,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "cuda/ranks/group.h"
 #include "engine/base/error.h"
 #include "engine/device/backend.h"
 
@@ -134,21 +137,34 @@ static bool fits_graph(const struct cuda_backend *cuda) {
     return attention_fits_graph(cuda) && !(cuda->recurrent.states && has_prompts(cuda));
 }
 
+/* Runs the body as it is, and remembers that. */
+static int run_body(struct cuda_backend *cuda, struct graph_entry *r, uint32_t n_rows,
+                    graph_body body, void *ctx, struct error *err) {
+    const int rc = body(ctx, n_rows, err);
+    forget_stale(cuda); /* memory that the body needed may have moved buffers */
+    if (!rc && !r) add_graph(cuda, ctx, n_rows);
+    return rc;
+}
+
+static int launch_graph(struct cuda_backend *cuda, struct graph_entry *r, struct error *err) {
+    int rc = cuda_group_meet(&cuda->base, err);
+    if (!rc) rc = cuda_check(cuda, cudaGraphLaunch(r->graph, cuda->stream), "a step", err);
+    return rc ? rc : cuda_group_meet(&cuda->base, err);
+}
+
 static int run_recorded(struct cuda_backend *cuda, uint32_t n_rows, graph_body body, void *ctx,
                         struct error *err) {
-    /* The hosts of several ranks meet in each step, which a graph would leave out. */
-    if (cuda->base.n_ranks > 1 || !fits_graph(cuda)) return body(ctx, n_rows, err);
-    forget_stale(cuda);
-    struct graph_entry *r = find_graph(cuda, ctx, n_rows);
-    cuda->base.n_new_graphs += !r || !r->graph;
-    if (!r) {
-        const int rc = body(ctx, n_rows, err);
-        forget_stale(cuda); /* memory that the body needed may have moved buffers */
-        if (!rc) add_graph(cuda, ctx, n_rows);
-        return rc;
-    }
-    const int rc = r->graph ? set_prompts(cuda, r, err) : record(cuda, r, body, ctx, err);
-    return rc ? rc : cuda_check(cuda, cudaGraphLaunch(r->graph, cuda->stream), "a step", err);
+    bool has_run;
+    const bool fits = fits_graph(cuda);
+    if (fits) forget_stale(cuda);
+    struct graph_entry *r = fits ? find_graph(cuda, ctx, n_rows) : NULL;
+    int rc = cuda_group_agree(&cuda->base, r != NULL, &has_run, err);
+    if (rc) return rc;
+    if (!fits) return body(ctx, n_rows, err);
+    cuda->base.n_new_graphs += !has_run || !r->graph;
+    if (!has_run) return run_body(cuda, r, n_rows, body, ctx, err);
+    rc = r->graph ? set_prompts(cuda, r, err) : record(cuda, r, body, ctx, err);
+    return rc ? rc : launch_graph(cuda, r, err);
 }
 
 int cuda_run_graph(struct backend *be, uint32_t n_rows, graph_body body, void *ctx,

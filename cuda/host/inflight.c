@@ -15,6 +15,7 @@
 
 #include <string.h>
 
+#include "cuda/ranks/group.h"
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/device/backend.h"
@@ -71,14 +72,16 @@ static void end(struct inflight_step *step) {
 
 static int complete(struct cuda_backend *cuda, struct inflight_step *step, struct error *err) {
     if (!step->under_way) return 0;
-    const int rc = cuda_check(cuda, cudaEventSynchronize(step->done), "running a step", err);
+    int rc = cuda_check(cuda, cudaEventSynchronize(step->done), "running a step", err);
+    if (!rc) rc = cuda_group_check(&cuda->base, err);
     if (!rc) end(step);
     return rc;
 }
 
 /* Waits for a step's results alone, which what was submitted behind them does not delay. */
 static int collect(struct cuda_backend *cuda, struct inflight_step *step, struct error *err) {
-    const int rc = cuda_check(cuda, cudaEventSynchronize(step->fetched), "running a step", err);
+    int rc = cuda_check(cuda, cudaEventSynchronize(step->fetched), "running a step", err);
+    if (!rc) rc = cuda_group_check(&cuda->base, err);
     if (!rc) hand_out(step);
     return rc;
 }
@@ -104,6 +107,7 @@ int cuda_collect(struct backend *be, uint32_t n_newer, struct error *err) {
 int cuda_sync(struct backend *be, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     int rc = cuda_check(cuda, cudaStreamSynchronize(cuda->stream), "running a step", err);
+    if (!rc) rc = cuda_group_check(be, err);
     if (rc || (rc = host_pool_sync(cuda, err))) return rc;
     for (uint32_t i = 0; i < N_INFLIGHT; i++) end(&cuda->inflight[i]);
     return 0;
@@ -160,6 +164,10 @@ int sampled_reserve(struct cuda_backend *cuda, uint32_t n, struct error *err) {
     int32_t *larger = NULL;
     if (n <= cuda->sampled_capacity) return 0;
     int rc = device_alloc(cuda, n * sizeof(*larger), (void **)&larger, err);
+    if (rc) return rc;
+    /* Where ranks have stopped, no tokens come; what is read in their place must be some. */
+    rc = cuda_check(cuda, cudaMemsetAsync(larger, 0, n * sizeof(*larger), cuda->stream),
+                    "sampled tokens", err);
     if (rc) return rc;
     rc = cuda_check(cuda,
                     cudaMemcpyAsync(larger, cuda->sampled, cuda->n_sampled * sizeof(*larger),

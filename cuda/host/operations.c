@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "cuda/elementwise/gate.h"
+#include "cuda/ranks/group.h"
 #include "engine/base/error.h"
 #include "engine/device/attention.h"
 #include "engine/device/backend.h"
@@ -257,6 +258,8 @@ int cuda_gather_rows(struct backend *be, const struct gather_rows_args *args, st
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     const size_t bytes = args->n * sizeof(uint32_t);
     struct args room;
+    cuda_use_device(
+        be); /* it may be the first operation since the thread worked for another rank */
     int rc = args_take(cuda, bytes, &room, err);
     if (rc) return rc;
     memcpy(room.host, args->rows, bytes);

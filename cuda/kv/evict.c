@@ -137,6 +137,7 @@ static int evict_oldest(struct backend *be, const struct kv_pool *kv, uint32_t f
     const struct step *step = cuda->host_step;
     const struct evict_layers params = evict_layers(cuda, kv, first_layer, n_layers);
     bool compress = false;
+    cuda_use_device(be); /* as in cuda_gather_rows() */
     for (uint32_t i = step->n_decode; i < step->n_seqs; i++) {
         const struct step_seq *seq = &step->seqs[i];
         if (!seq->budget || kv_has_scores(seq->budget)) continue;

@@ -8,6 +8,7 @@
 
 #include <string.h>
 
+#include "cuda/ranks/group.h"
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/device/backend.h"
@@ -142,6 +143,7 @@ static uint32_t count_fitting(struct cuda_backend *cuda, const struct sample_row
  * penalties. */
 int cuda_sample(struct backend *be, const struct sample_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
+    cuda_use_device(be); /* as in cuda_gather_rows() */
     for (uint32_t at = 0, n; at < args->n; at += n) {
         n = count_fitting(cuda, args->rows + at, args->n - at, args->n_vocab);
         const struct sample_args some = {.logits = args->logits,

@@ -10,8 +10,8 @@
  * Parts are added in the order of the ranks.  So the bits depend on the number of ranks, and on
  * nothing else.
  *
- * A call ends once all ranks have made it.  So all ranks make the same calls in the same order.  A
- * rank that cannot do so calls interrupt() instead.
+ * A call, or what it has submitted to the device, ends once all ranks have made it.  So all ranks
+ * make the same calls in the same order.  A rank that cannot do so calls interrupt() instead.
  *
  * Thread: each rank's own; interrupt() and resume() any.  Memory: arguments are the callers'. */
 #ifndef ENGINE_DEVICE_COLLECTIVE_H
@@ -53,7 +53,11 @@ struct collective_ops {
     /* Returns the seconds that the rank has waited for others so far.  Thread: any.  NULL: it is
      * not known. */
     double (*waited_s)(const struct backend *be);
-    /* Ends the calls of all ranks with ERR_STOPPED, those that wait and later ones. */
+    /* Gives the n tokens that rank 0 has sampled last to the other ranks, for STEP_SAMPLED.  NULL:
+     * no step is submitted before the host knows them. */
+    int (*share_sampled)(struct backend *be, uint32_t n, struct error *err);
+    /* Ends the calls of all ranks with ERR_STOPPED, those that wait and later ones.  A device's
+     * error comes with collect() or sync(). */
     void (*interrupt)(struct backend *be);
     /* Lets the ranks call again, after an interrupt.  No rank is in a call. */
     void (*resume)(struct backend *be);

@@ -282,6 +282,12 @@ static int run_head(struct decoder *d, const void *x, uint32_t n, struct error *
     return rc ? rc : run_logits(d, d->last, n, err);
 }
 
+/* Lets the next step begin with the n tokens that rank 0 has sampled, on all ranks. */
+static int share_sampled(struct decoder *d, uint32_t n, struct error *err) {
+    const struct collective_ops *ops = d->be->ops->collective;
+    return d->be->n_ranks > 1 && ops->share_sampled ? ops->share_sampled(d->be, n, err) : 0;
+}
+
 /* Samples the first n rows of logits.  Of several ranks only rank 0 has them whole. */
 static int run_sample(struct decoder *d, const struct sample_row *samples, uint32_t n,
                       struct sample_result *results, float *logits_out, struct error *err) {
@@ -290,8 +296,9 @@ static int run_sample(struct decoder *d, const struct sample_row *samples, uint3
                                        .n = n,
                                        .rows = samples,
                                        .results = results};
-    if (d->be->rank > 0) return 0;
+    if (d->be->rank > 0) return share_sampled(d, n, err);
     int rc = d->be->ops->sample(d->be, &sample, err);
+    if (!rc) rc = share_sampled(d, n, err);
     if (!rc && logits_out)
         rc = d->be->ops->download(d->be, logits_out, d->logits,
                                   (size_t)n * sample.n_vocab * F32_BYTES, err);

@@ -1,19 +1,46 @@
-/* test_ranks.c - sums and gathered columns of several CUDA ranks on one device, by definition.
- * Parts are added in f32 in the order of the ranks, and rounded once. */
+/* test_ranks.c - what CUDA ranks exchange, by definition: sums, columns, sampled tokens; and what
+ * becomes of ranks that wait in vain.  Parts are added in f32 in the order of the ranks, and
+ * rounded once.
+ *
+ * Usage: test_cuda_ranks [DEVICES [--small]]: devices with commas between them, for the ranks in
+ * turn.  Without them all ranks have device 0. */
 #include <pthread.h>
 
+#include "cuda/host/internal.h"
+#include "cuda/ranks/mailbox.h"
 #include "cuda/ranks/ranks.h"
+#include "engine/base/clock.h"
+#include "engine/base/count.h"
 #include "engine/device/collective.h"
 #include "tests/cuda/cuda_test.h"
 
-enum { N_RANKS = 3, N_SUMS = 20 };
+enum { MOST_RANKS = 4, N_SUMS = 20, N_REPLAYS = 5, MOST_DEVICES = 8 };
 
 static struct backend *ranks; /* that of rank 0 */
+static uint32_t n_ranks, devices[MOST_DEVICES], n_devices = 1;
+
+static bool through_host;
+
+/* Opens n ranks.  hosts_apart: one thread launches for all of them. */
+static void open_ranks(uint32_t n, uint32_t limit_ms, bool hosts_apart) {
+    const struct cuda_config config = {0};
+    const struct rank_options options = {limit_ms, through_host, hosts_apart};
+    uint32_t own[MOST_RANKS];
+    struct error err = {0};
+    n_ranks = n;
+    for (uint32_t i = 0; i < n; i++) own[i] = devices[i % n_devices];
+    must(cuda_ranks_create(&ranks, &config, own, n, &options, &err), &err);
+}
+
+static void close_ranks(void) {
+    ranks->ops->destroy(ranks);
+}
 
 /* What a rank computes: sums of its part, again and again, each from the last one's result. */
 struct worker {
     struct backend *be;
     float *part, *x; /* [n], of bf16 values */
+    void *memory[3]; /* the device's: part, x, columns */
     size_t n;
     float *got;     /* [n] */
     float *columns; /* f32 [n_rows, width] on the host: its own columns are set */
@@ -28,10 +55,11 @@ static void *work(void *arg) {
     const struct backend_ops *ops = w->be->ops;
     const size_t bytes = w->n * 2, f32_bytes = (size_t)w->gather.n_rows * w->gather.width * 4;
     void *host_part = converted(w->part, w->n, ELEMENT_BF16),
-         *host_x = converted(w->x, w->n, ELEMENT_BF16), *part = NULL, *x = NULL, *columns = NULL;
-    w->rc = ops->alloc(w->be, bytes, &part, &w->err);
-    if (!w->rc) w->rc = ops->alloc(w->be, bytes, &x, &w->err);
-    if (!w->rc) w->rc = ops->alloc(w->be, f32_bytes, &columns, &w->err);
+         *host_x = converted(w->x, w->n, ELEMENT_BF16), *part, *x, *columns;
+    w->rc = ops->alloc(w->be, bytes, &w->memory[0], &w->err);
+    if (!w->rc) w->rc = ops->alloc(w->be, bytes, &w->memory[1], &w->err);
+    if (!w->rc) w->rc = ops->alloc(w->be, f32_bytes, &w->memory[2], &w->err);
+    part = w->memory[0], x = w->memory[1], columns = w->memory[2];
     if (!w->rc) w->rc = ops->upload(w->be, x, host_x, bytes, &w->err);
     if (!w->rc) w->rc = ops->upload(w->be, columns, w->columns, f32_bytes, &w->err);
     for (int i = 0; i < N_SUMS && !w->rc; i++) {
@@ -47,7 +75,6 @@ static void *work(void *arg) {
     if (!w->rc) w->rc = ops->download(w->be, w->columns, columns, f32_bytes, &w->err);
     if (!w->rc) w->rc = ops->sync(w->be, &w->err);
     for (size_t i = 0; i < w->n; i++) w->got[i] = load_as_f32(out, i, ELEMENT_BF16);
-    ops->free(w->be, part), ops->free(w->be, x), ops->free(w->be, columns);
     free(host_part), free(host_x), free(out);
     return NULL;
 }
@@ -59,11 +86,11 @@ static float rounded(float x) {
 }
 
 static void check(size_t n, bool accumulate, uint32_t n_rows, uint32_t width) {
-    struct worker workers[N_RANKS];
-    pthread_t threads[N_RANKS];
+    struct worker workers[MOST_RANKS];
+    pthread_t threads[MOST_RANKS];
     float *x = random_bf16(n, 1);
-    for (uint32_t r = 0; r < N_RANKS; r++) {
-        const uint32_t first = r * width / N_RANKS, end = (r + 1) * width / N_RANKS;
+    for (uint32_t r = 0; r < n_ranks; r++) {
+        const uint32_t first = r * width / n_ranks, end = (r + 1) * width / n_ranks;
         workers[r] = (struct worker){
             .be = ranks->ranks[r],
             .part = random_bf16(n, 1),
@@ -74,55 +101,347 @@ static void check(size_t n, bool accumulate, uint32_t n_rows, uint32_t width) {
             .gather = {.n_rows = n_rows, .width = width, .first = first, .n_cols = end - first},
             .accumulate = accumulate};
     }
-    float *own[N_RANKS];
-    for (uint32_t r = 0; r < N_RANKS; r++) {
+    float *own[MOST_RANKS];
+    for (uint32_t r = 0; r < n_ranks; r++) {
         own[r] = malloc((size_t)n_rows * width * sizeof(float));
         memcpy(own[r], workers[r].columns, (size_t)n_rows * width * sizeof(float));
     }
-    for (int r = 0; r < N_RANKS; r++) pthread_create(&threads[r], NULL, work, &workers[r]);
-    for (int r = 0; r < N_RANKS; r++) pthread_join(threads[r], NULL);
-    for (int r = 0; r < N_RANKS; r++) must(workers[r].rc, &workers[r].err);
+    for (uint32_t r = 0; r < n_ranks; r++) pthread_create(&threads[r], NULL, work, &workers[r]);
+    for (uint32_t r = 0; r < n_ranks; r++) pthread_join(threads[r], NULL);
+    for (uint32_t r = 0; r < n_ranks; r++) must(workers[r].rc, &workers[r].err);
+    /* To free memory is to wait for the device, and so for ranks that wait. */
+    for (uint32_t r = 0; r < n_ranks; r++)
+        for (int i = 0; i < 3; i++) workers[r].be->ops->free(workers[r].be, workers[r].memory[i]);
     for (size_t i = 0; i < n; i++) {
         float expected = x[i];
         for (int k = 0; k < N_SUMS; k++) {
             float sum = 0;
-            for (int r = 0; r < N_RANKS; r++) sum += workers[r].part[i];
+            for (uint32_t r = 0; r < n_ranks; r++) sum += workers[r].part[i];
             expected = rounded(sum + (accumulate ? expected : 0));
         }
-        for (int r = 0; r < N_RANKS; r++) assert_true(workers[r].got[i] == expected);
+        for (uint32_t r = 0; r < n_ranks; r++) assert_true(workers[r].got[i] == expected);
     }
     for (uint32_t row = 0; row < n_rows; row++)
         for (uint32_t c = 0; c < width; c++) {
             uint32_t r = 0;
-            while (c >= (r + 1) * width / N_RANKS) r++;
+            while (c >= (r + 1) * width / n_ranks) r++;
             assert_true(workers[0].columns[row * width + c] == own[r][row * width + c]);
         }
-    for (int r = 0; r < N_RANKS; r++) {
+    for (uint32_t r = 0; r < n_ranks; r++) {
         free(own[r]), free(workers[r].part), free(workers[r].got), free(workers[r].columns);
     }
     free(x);
 }
 
-static void sums_are_those_of_the_definition(void **state) {
-    static const size_t sizes[] = {1, 7, 8, 4096, 5003, 1 << 18};
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
+static void check_sizes(uint32_t n) {
+    /* The last ones are of several rounds of a block, and not of whole ones. */
+    static const size_t sizes[] = {1, 7, 8, 4096, 5003, 1 << 18, (1 << 21) + 24, (1 << 22) + 5};
+    const size_t n_sizes = small ? 5 : COUNT(sizes);
+    open_ranks(n, 0, false);
+    for (size_t i = 0; i < n_sizes; i++)
         for (int accumulate = 0; accumulate < 2; accumulate++)
-            check(sizes[i], accumulate, 1 + (uint32_t)i, 128 + (uint32_t)i * 37);
+            check(sizes[i], accumulate, 1 + (uint32_t)i * 5, 128 + (uint32_t)i * 37);
+    close_ranks();
+}
+
+static void sums_of_two_ranks_are_those_of_the_definition(void **state) {
+    (void)state;
+    check_sizes(2);
+}
+
+static void sums_of_three_ranks_are_those_of_the_definition(void **state) {
+    (void)state;
+    check_sizes(3);
+}
+
+static void sums_of_four_ranks_are_those_of_the_definition(void **state) {
+    (void)state;
+    check_sizes(4);
+}
+
+/* ---- CUDA graphs ---- */
+
+static void alloc_each(size_t bytes, void *out[MOST_RANKS]) {
+    struct error err = {0};
+    for (uint32_t r = 0; r < n_ranks; r++)
+        must(ranks->ranks[r]->ops->alloc(ranks->ranks[r], bytes, &out[r], &err), &err);
+}
+
+static void free_each(void *memory[MOST_RANKS]) {
+    for (uint32_t r = 0; r < n_ranks; r++) ranks->ranks[r]->ops->free(ranks->ranks[r], memory[r]);
+}
+
+static void sync_each(void) {
+    struct error err = {0};
+    for (uint32_t r = 0; r < n_ranks; r++)
+        must(ranks->ranks[r]->ops->sync(ranks->ranks[r], &err), &err);
+}
+
+/* Captures sums that add to x: one of all elements, two of some. */
+static cudaGraphExec_t capture(struct backend *be, void *part, void *x, size_t n) {
+    cudaStream_t stream = CUDA_BACKEND(be)->stream;
+    const struct sum_args all = {part, x, n, true}, some = {part, x, 1000, true};
+    struct error err = {0};
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    cudaSetDevice(CUDA_BACKEND(be)->device);
+    assert_int_equal(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), 0);
+    must(be->ops->collective->sum(be, &all, &err), &err);
+    must(be->ops->collective->sum(be, &some, &err), &err);
+    must(be->ops->collective->sum(be, &some, &err), &err);
+    assert_int_equal(cudaStreamEndCapture(stream, &graph), 0);
+    assert_int_equal(cudaGraphInstantiate(&exec, graph, 0), 0);
+    cudaGraphDestroy(graph);
+    return exec;
+}
+
+static void a_captured_sum_may_be_launched_again(void **state) {
+    (void)state;
+    const size_t n = small ? 9000 : 200000, n_some = 1000;
+    void *part[MOST_RANKS], *x[MOST_RANKS];
+    float *values[MOST_RANKS], *expected = random_bf16(n, 0);
+    cudaGraphExec_t graphs[MOST_RANKS];
+    struct error err = {0};
+    open_ranks(3, 0, true);
+    alloc_each(n * 2, part);
+    alloc_each(n * 2, x);
+    for (uint32_t r = 0; r < n_ranks; r++) {
+        struct backend *be = ranks->ranks[r];
+        values[r] = random_bf16(n, 1);
+        void *host = converted(values[r], n, ELEMENT_BF16);
+        must(be->ops->upload(be, part[r], host, n * 2, &err), &err);
+        must(be->ops->sync(be, &err), &err);
+        free(host);
+        graphs[r] = capture(be, part[r], x[r], n);
+    }
+    for (int replay = 0; replay < N_REPLAYS; replay++)
+        for (uint32_t r = 0; r < n_ranks; r++) {
+            cudaSetDevice(CUDA_BACKEND(ranks->ranks[r])->device);
+            assert_int_equal(cudaGraphLaunch(graphs[r], CUDA_BACKEND(ranks->ranks[r])->stream), 0);
+        }
+    sync_each();
+    for (size_t i = 0; i < n; i++) {
+        float sum = 0;
+        for (uint32_t r = 0; r < n_ranks; r++) sum += values[r][i];
+        for (int k = 0; k < N_REPLAYS * (i < n_some ? 3 : 1); k++)
+            expected[i] = rounded(sum + expected[i]);
+    }
+    for (uint32_t r = 0; r < n_ranks; r++) {
+        struct backend *be = ranks->ranks[r];
+        void *host = malloc(n * 2);
+        must(be->ops->download(be, host, x[r], n * 2, &err), &err);
+        must(be->ops->sync(be, &err), &err);
+        for (size_t i = 0; i < n; i++)
+            assert_true(load_as_f32(host, i, ELEMENT_BF16) == expected[i]);
+        free(host), free(values[r]), cudaGraphExecDestroy(graphs[r]);
+    }
+    free_each(part), free_each(x), free(expected);
+    close_ranks();
+}
+
+/* ---- norms ---- */
+
+/* Norms rows of which each rank has a part, in place, and then again into other memory. */
+static void check_norms(uint32_t n_rows, uint32_t dim, uint32_t stride) {
+    const size_t n = (size_t)n_rows * stride;
+    const float eps = 1e-5f;
+    void *x[MOST_RANKS], *out[MOST_RANKS], *weight[MOST_RANKS];
+    float *values[MOST_RANKS], *weights[MOST_RANKS];
+    struct error err = {0};
+    alloc_each(n * 2, x);
+    alloc_each(n * 2, out);
+    alloc_each(dim * 4, weight);
+    for (uint32_t r = 0; r < n_ranks; r++) {
+        struct backend *be = ranks->ranks[r];
+        values[r] = random_bf16(n, 1 + (float)r);
+        weights[r] = random_floats(dim);
+        void *host = converted(values[r], n, ELEMENT_BF16);
+        must(be->ops->upload(be, x[r], host, n * 2, &err), &err);
+        must(be->ops->upload(be, weight[r], weights[r], dim * 4, &err), &err);
+        must(be->ops->sync(be, &err), &err);
+        free(host);
+    }
+    for (int time = 0; time < 3; time++)
+        for (uint32_t r = 0; r < n_ranks; r++) {
+            struct backend *be = ranks->ranks[r];
+            const struct weight w = {
+                .data = weight[r], .format = {.element = ELEMENT_F32}, .rows = 1, .cols = dim};
+            const struct rmsnorm_args args = {.x = x[r],
+                                              .weight = &w,
+                                              .out = time < 2 ? out[r] : x[r],
+                                              .n_rows = n_rows,
+                                              .dim = dim,
+                                              .x_stride = stride,
+                                              .out_stride = stride,
+                                              .eps = eps,
+                                              .n_heads = 1};
+            must(be->ops->collective->rmsnorm(be, &args, &err), &err);
+        }
+    sync_each();
+    float *expected = random_floats(n), *got = random_floats(n);
+    void *host = malloc(n * 2);
+    for (uint32_t r = 0; r < n_ranks; r++) {
+        struct backend *be = ranks->ranks[r];
+        memcpy(expected, values[r], n * sizeof(*expected));
+        for (uint32_t row = 0; row < n_rows; row++) {
+            double sum = 0;
+            for (uint32_t k = 0; k < n_ranks; k++)
+                for (uint32_t i = 0; i < dim; i++)
+                    sum += pow(values[k][(size_t)row * stride + i], 2);
+            for (uint32_t i = 0; i < dim; i++)
+                expected[(size_t)row * stride + i] *=
+                    weights[r][i] / (float)sqrt(sum / (dim * n_ranks) + eps);
+        }
+        must(be->ops->download(be, host, x[r], n * 2, &err), &err);
+        must(be->ops->sync(be, &err), &err);
+        for (size_t i = 0; i < n; i++) got[i] = load_as_f32(host, i, ELEMENT_BF16);
+        assert_near(got, expected, n, BF16_TOLERANCE, "a norm over ranks");
+    }
+    for (uint32_t r = 0; r < n_ranks; r++) free(values[r]), free(weights[r]);
+    free(host), free(expected), free(got);
+    free_each(x), free_each(out), free_each(weight);
+}
+
+static void norms_of_parts_are_those_of_the_whole(void **state) {
+    (void)state;
+    open_ranks(3, 0, true);
+    check_norms(1, 40, 40);
+    check_norms(33, 96, 200);
+    if (!small) check_norms(9000, 520, 600); /* more rows than a launch takes */
+    close_ranks();
+}
+
+/* ---- sampled tokens ---- */
+
+static void all_ranks_get_the_tokens_of_rank_0(void **state) {
+    (void)state;
+    enum { N = 700, N_TIMES = 6 };
+    struct error err = {0};
+    int32_t tokens[N], got[N];
+    open_ranks(4, 0, true);
+    for (int time = 0; time < N_TIMES; time++) {
+        for (int i = 0; i < N; i++) tokens[i] = time * 1000 + i;
+        must(ranks->ops->upload(ranks, CUDA_BACKEND(ranks)->sampled, tokens, sizeof(tokens), &err),
+             &err);
+        for (uint32_t r = 0; r < n_ranks; r++) {
+            struct backend *be = ranks->ranks[r];
+            CUDA_BACKEND(be)->n_sampled = r == 0 ? N : 0;
+            must(be->ops->collective->share_sampled(be, N, &err), &err);
+            assert_int_equal(CUDA_BACKEND(be)->n_sampled, N);
+        }
+        for (uint32_t r = 0; r < n_ranks; r++) {
+            struct backend *be = ranks->ranks[r];
+            must(be->ops->download(be, got, CUDA_BACKEND(be)->sampled, sizeof(got), &err), &err);
+            must(be->ops->sync(be, &err), &err);
+            assert_memory_equal(got, tokens, sizeof(got));
+        }
+    }
+    close_ranks();
+}
+
+/* ---- ranks that do not come ---- */
+
+static void submit_sum(uint32_t rank, void *part, void *x, size_t n) {
+    struct backend *be = ranks->ranks[rank];
+    const struct sum_args args = {part, x, n, false};
+    struct error err = {0};
+    must(be->ops->collective->sum(be, &args, &err), &err);
+}
+
+/* Lets two ranks of three sum; says what the first one reports, and that it does so in time. */
+static struct error wait_in_vain(void *part[MOST_RANKS], void *x[MOST_RANKS], size_t n,
+                                 bool interrupts) {
+    const double begun_s = clock_seconds();
+    struct error err = {0};
+    submit_sum(0, part[0], x[0], n);
+    submit_sum(1, part[1], x[1], n);
+    if (interrupts) ranks->ops->collective->interrupt(ranks->ranks[2]);
+    assert_true(ranks->ops->sync(ranks, &err) != 0);
+    assert_true(clock_seconds() - begun_s < 10);
+    return err;
+}
+
+static void check_missing_rank(size_t n) {
+    void *part[MOST_RANKS], *x[MOST_RANKS];
+    open_ranks(3, 200, true);
+    alloc_each(n * 2, part);
+    alloc_each(n * 2, x);
+    sync_each();
+    struct error err = wait_in_vain(part, x, n, false);
+    assert_int_equal(err.code, ERR_DEVICE);
+    assert_non_null(strstr(err.text, "for rank 2"));
+    /* What is submitted later does not wait again. */
+    const double begun_s = clock_seconds();
+    for (int i = 0; i < 50; i++) submit_sum(0, part[0], x[0], n);
+    assert_true(ranks->ops->sync(ranks, &err) != 0);
+    assert_true(clock_seconds() - begun_s < 5);
+    ranks->ops->collective->resume(ranks);
+    for (uint32_t r = 0; r < n_ranks; r++) submit_sum(r, part[r], x[r], n);
+    sync_each();
+    err = wait_in_vain(part, x, n, true);
+    assert_int_equal(err.code, ERR_STOPPED);
+    free_each(part), free_each(x);
+    close_ranks();
+}
+
+static void a_rank_that_does_not_come_is_named(void **state) {
+    (void)state;
+    check_missing_rank(4096);
+    check_missing_rank(400000);
+}
+
+static void a_probe_that_is_not_answered_ends(void **state) {
+    (void)state;
+    struct rank_links links = {.limit_ns = 100000000, .n = 2};
+    struct rank_report *report;
+    assert_int_equal(cudaHostAlloc((void **)&report, sizeof(*report), cudaHostAllocMapped), 0);
+    *report = (struct rank_report){0};
+    links.report = report;
+    for (int i = 0; i < 2; i++) links.boxes[i] = gpu_alloc(mailbox_bytes(2, false));
+    const struct launch launch = launch_on(CUDA_BACKEND(gpu)->stream, false);
+    assert_int_equal(launch_probe(&links, 1, 7, &report->sums[0], launch), 0);
+    assert_int_equal(cudaStreamSynchronize(CUDA_BACKEND(gpu)->stream), 0);
+    assert_int_equal(report->sums[0], 0);
+    assert_true(report->word == rank_report_word(WAIT_PROBE, 0, 1));
+    for (int i = 0; i < 2; i++) gpu_free(links.boxes[i]);
+    cudaFreeHost(report);
+}
+
+static void ranks_work_together_through_the_host(void **state) {
+    through_host = true;
+    sums_of_two_ranks_are_those_of_the_definition(state);
+    sums_of_three_ranks_are_those_of_the_definition(state);
+    a_captured_sum_may_be_launched_again(state);
+    norms_of_parts_are_those_of_the_whole(state);
+    all_ranks_get_the_tokens_of_rank_0(state);
+    a_rank_that_does_not_come_is_named(state);
+    through_host = false;
+}
+
+/* Reads the devices of argv[1]. */
+static void read_devices(const char *at) {
+    for (n_devices = 0; n_devices < MOST_DEVICES; at++) {
+        char *end;
+        devices[n_devices++] = (uint32_t)strtoul(at, &end, 10);
+        if (*(at = end) != ',') break;
+    }
 }
 
 int main(int argc, char **argv) {
-    static const uint32_t devices[N_RANKS];
-    const struct cuda_config config = {0};
-    const struct CMUnitTest tests[] = {cmocka_unit_test(sums_are_those_of_the_definition)};
-    struct error err = {0};
-    const int status = begin(argc, argv, 0);
-    if (status) return status;
-    if (cuda_ranks_create(&ranks, &config, devices, N_RANKS, &err)) {
-        fprintf(stderr, "%s\n", err.text);
-        return 1;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sums_of_two_ranks_are_those_of_the_definition),
+        cmocka_unit_test(sums_of_three_ranks_are_those_of_the_definition),
+        cmocka_unit_test(sums_of_four_ranks_are_those_of_the_definition),
+        cmocka_unit_test(a_captured_sum_may_be_launched_again),
+        cmocka_unit_test(norms_of_parts_are_those_of_the_whole),
+        cmocka_unit_test(all_ranks_get_the_tokens_of_rank_0),
+        cmocka_unit_test(a_rank_that_does_not_come_is_named),
+        cmocka_unit_test(ranks_work_together_through_the_host),
+        cmocka_unit_test(a_probe_that_is_not_answered_ends)};
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); /* as ranks want it; the backends come first */
+    if (argc > 1 && argv[1][0] != '-') {
+        read_devices(argv[1]);
+        argc--, argv++;
     }
-    const int n_failed = _cmocka_run_group_tests("ranks", tests, 1, NULL, NULL);
-    ranks->ops->destroy(ranks);
-    close_backends();
-    return n_failed;
+    return run_on_backends(argc, argv, 0, tests, COUNT(tests));
 }
