@@ -113,6 +113,11 @@ static int check_bounded(const struct kv_choice *choice, uint32_t n_prompt, uint
 
 static int check_selection(const struct kv_choice *choice, const struct kv_limits *limits,
                            struct error *err) {
+    if (!limits->selections && limits->n_ranks > 1)
+        return error_set(err, ERR_INVALID,
+                         "KV policies that select do not go with --tensor-parallel-size %" PRIu32
+                         " on this device, or without filter layers",
+                         limits->n_ranks);
     if (!limits->selections)
         return error_set(err, ERR_INVALID,
                          "KV policies that select need filter layers and a backend that selects");
