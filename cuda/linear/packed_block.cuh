@@ -30,9 +30,11 @@ struct packed_work {
 
 struct packed_barriers {
     uint64_t full[PACKED_MAX_STAGES], empty[PACKED_MAX_STAGES], norm_full;
+    uint64_t scales_full[PACKED_MAX_SLOTS];
     uint64_t plan_full[PACKED_TEAMS][PACKED_PLANS], plan_empty[PACKED_TEAMS][PACKED_PLANS];
     uint64_t ready, done; /* where the blocks of a cluster meet */
 };
+static_assert(sizeof(struct packed_barriers) <= PACKED_BARRIER_BYTES, "they have a place");
 
 /* A place in a ring of n stages, and the parity of its barriers in this round. */
 struct ring {

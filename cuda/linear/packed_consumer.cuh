@@ -213,16 +213,22 @@ template <class S> struct packed_consumer {
     }
 
     /* Multiplies the warp's units of a share of a strip as its stages arrive, and releases these.
-     * Begins with sums of 0, and advances `at` past the share.  slot: the strip's scales. */
+     * Begins with sums of 0, and advances `at` past the share.  of_slot: the strip's scales.
+     *
+     * It waits for the scales behind its first stage.  The slot's scales before these have been
+     * read then, so the parity of the barrier tells the two apart. */
     template <enum scale_source FROM>
-    __device__ __forceinline__ void multiply_share(ring &at, const char *slot, uint32_t share) {
+    __device__ __forceinline__ void multiply_share(ring &at, const ring &of_slot, uint32_t share) {
         struct packed_barriers *barriers = b.barriers();
         const uint32_t n_units = b.units_of(share);
+        const char *slot = b.slot(of_slot.stage);
         sums[0] = sums[1] = sums[2] = sums[3] = 0.0f;
 #pragma unroll 1
         for (uint32_t first = 0; first < n_units; first += PACKED_STAGE_UNITS, at.advance()) {
             const uint32_t n = min((uint32_t)PACKED_STAGE_UNITS, n_units - first);
             barrier_wait(&barriers->full[at.stage], at.parity);
+            if (FROM != NO_SCALES && first == 0)
+                barrier_wait(&barriers->scales_full[of_slot.stage], of_slot.parity);
             const uint4 *stage =
                 reinterpret_cast<const uint4 *>(b.stage(at.stage)) + warp * 64 + lane;
             const uint32_t unit = share * b.cut.share_units + first + warp;
@@ -273,7 +279,7 @@ static __device__ __forceinline__ void consume_from(const struct packed_block &b
                     at.advance(b.stages_of(share));
                     continue;
                 }
-                c.template multiply_share<FROM>(at, b.slot(slot.stage), share);
+                c.template multiply_share<FROM>(at, slot, share);
                 barrier_wait(&barriers->plan_empty[team][plan.stage], plan.parity);
                 c.share_sums(plan_of(b, team, plan.stage));
                 __syncwarp();

@@ -3,8 +3,6 @@
 
 #include "engine/base/sizes.h"
 
-enum { BARRIER_BYTES = 512 };
-
 static uint32_t bytes_of_scale(enum scale_type type) {
     return type == SCALE_F32 ? 4 : type == SCALE_E8M0 ? 1 : 2;
 }
@@ -82,7 +80,7 @@ static bool lay_out(const struct product *p, uint32_t max_bytes, struct packed_c
                    strip_stages = share_stages * (cut->block_shares - 1) +
                                   (uint32_t)div_up(last_units, PACKED_STAGE_UNITS),
                    groups = units * (cut->groups_a_unit ? cut->groups_a_unit : 1);
-    uint32_t at = BARRIER_BYTES;
+    uint32_t at = PACKED_BARRIER_BYTES;
     cut->x_pitch = columns * 2 + 16;
     cut->mins_at = strip_scales(p, cut);
     cut->slot_bytes = cut->mins_at * (f->has_min ? 2 : 1);

@@ -30,6 +30,8 @@ enum {
     PACKED_STAGE_UNITS = 16,
     PACKED_STAGE_BYTES = PACKED_STAGE_UNITS * PACKED_UNIT_BYTES,
     PACKED_MAX_STAGES = 12,
+    PACKED_MAX_SLOTS = PACKED_MAX_STAGES, /* of strips' scales: a strip has a stage at least */
+    PACKED_BARRIER_BYTES = 512,
     PACKED_SHARE = 4096,        /* columns */
     PACKED_MAX_SHARES = 8,      /* of n_in */
     PACKED_X_BYTES = 136 << 10, /* of shared memory, that a block has of x at most */

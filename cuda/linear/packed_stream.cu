@@ -8,7 +8,8 @@
  *   strip       16 rows of W (strips.h).  A stage is a part of a share of one, and one copy
  *   tile        a strip, or one of gate and then one of up
  *   x           in shared memory, normalised, and times CODES_X
- *   scales      of a strip: a copy that comes with its first stage, to a slot of its own
+ *   scales      of a strip: a copy that is asked for before its first stage, to a slot of its own,
+ *               with a barrier of its own: the team of a later share waits for no other stage
  *
  * The next tiles of a block are on their way while it multiplies one.  Blocks of the next kernel
  * fill their rings before they wait for this one, because weights never change.
@@ -29,20 +30,22 @@
 /* ---- producer ---- */
 
 /* Starts copying scales, and minimums, of the block's part of a strip: from the multiple of 16
- * bytes before them to that behind them.  Returns the bytes. */
-static __device__ __forceinline__ uint32_t load_scales(const struct packed_block &b,
-                                                       const struct product_part *part,
-                                                       uint32_t strip, char *slot, uint64_t *full,
-                                                       uint64_t policy) {
+ * bytes before them to that behind them. */
+static __device__ __forceinline__ void load_scales(const struct packed_block &b,
+                                                   const struct product_part *part, uint32_t strip,
+                                                   uint32_t slot, uint64_t policy) {
     const struct weight_format &f = b.p.w_format;
     const size_t from = scales_from(b, strip), begin = from / 16 * 16;
     const uint32_t rows = f.block_rows == 1 ? PACKED_ROWS : 1,
                    n = (uint32_t)(from - begin + b.n_groups * rows * bytes_of_scale(f.scale) + 15) /
                        16 * 16;
-    bulk_load(slot, static_cast<const char *>(part->scales) + begin, n, full, policy);
-    if (!f.has_min) return n;
-    bulk_load(slot + b.cut.mins_at, static_cast<const char *>(part->mins) + begin, n, full, policy);
-    return 2 * n;
+    uint64_t *full = &b.barriers()->scales_full[slot];
+    char *to = b.slot(slot);
+    barrier_arrive_expect(full, f.has_min ? 2 * n : n);
+    bulk_load(to, static_cast<const char *>(part->scales) + begin, n, full, policy);
+    if (f.has_min)
+        bulk_load(to + b.cut.mins_at, static_cast<const char *>(part->mins) + begin, n, full,
+                  policy);
 }
 
 struct packed_producer {
@@ -52,19 +55,18 @@ struct packed_producer {
     uint32_t in_flight, n_asked, slot;
     uint64_t policy;
 
-    /* Asks for `bytes` of W, and for the strip's scales if there are any. */
-    __device__ __forceinline__ void ask(const char *from, uint32_t bytes,
-                                        const struct product_part *scaled, uint32_t strip) {
+    /* Waits for a free stage, and says that it gets `bytes` of W.  Asks for the strip's scales
+     * before them if there are any. */
+    __device__ __forceinline__ void ask(uint32_t bytes, const struct product_part *scaled,
+                                        uint32_t strip) {
         struct packed_barriers *barriers = b.barriers();
-        uint64_t *full = &barriers->full[at.stage];
         if (n_asked++ >= in_flight) {
             barrier_wait(&barriers->full[arriving.stage], arriving.parity);
             arriving.advance();
         }
         barrier_wait(&barriers->empty[at.stage], at.parity);
-        /* The barrier's phase ends with its arrival, which comes last. */
-        if (scaled) bytes += load_scales(b, scaled, strip, b.slot(slot), full, policy);
-        barrier_arrive_expect(full, bytes);
+        if (scaled) load_scales(b, scaled, strip, slot, policy);
+        barrier_arrive_expect(&barriers->full[at.stage], bytes);
     }
 
     __device__ __forceinline__ void load_strip(const struct product_part *part, uint32_t strip,
@@ -79,7 +81,7 @@ struct packed_producer {
             for (uint32_t left = b.units_of(share); left > 0;) {
                 const uint32_t units = min((uint32_t)PACKED_STAGE_UNITS, left),
                                slabs = min(2 * units, slabs_left), bytes = slabs * HALF_UNIT_BYTES;
-                ask(from, bytes, scaled, strip);
+                ask(bytes, scaled, strip);
                 bulk_load(b.stage(at.stage), from, bytes, &b.barriers()->full[at.stage], policy);
                 at.advance();
                 scaled = nullptr;
@@ -201,6 +203,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
             barrier_init(&barriers->full[i], 1);
             barrier_init(&barriers->empty[i], PACKED_WARPS);
         }
+        for (uint32_t i = 0; i < cut.n_slots; i++) barrier_init(&barriers->scales_full[i], 1);
         barrier_init(&barriers->norm_full, 1);
         for (int i = 0; i < PACKED_TEAMS * PACKED_PLANS; i++) {
             barrier_init(&barriers->plan_full[0][i], PACKED_WARPS);
