@@ -59,6 +59,7 @@ INLINE void store_tile(vecf (*acc)[TILE_COLS], uint32_t rows, uint32_t cols,
  * whose even and odd elements convert in one instruction each: hence the order of
  * pack_in_pairs(). */
 INLINE vecf weight_half(const void *w, size_t at, uint32_t half, enum element element) {
+    if (element == ELEMENT_E4M3) return vec_from_finite_e4m3(w, at + half * LANES);
     if (element != ELEMENT_BF16) return vec_load_as(w, at + half * LANES, element);
     vecu pairs = *(const vecp *)((const uint16_t *)w + at);
     return (vecf)(half ? pairs & 0xffff0000u : pairs << 16);
@@ -109,12 +110,43 @@ struct in_tile {
     size_t w_stride;
     size_t ahead; /* elements from w to the weights to prefetch */
     enum element element;
+    const struct weight *scaled; /* the weight, whose row `row` is at w; NULL: it has no scales */
+    uint32_t row;
 };
+
+/* Returns the end of the columns from k on that have one scale in each row. */
+INLINE uint32_t end_of_block(const struct in_tile *in, uint32_t k, uint32_t n_in) {
+    const uint32_t cols = in->element == ELEMENT_E4M3 ? in->scaled->format.block_cols : 0;
+    return cols && k + cols < n_in ? k + cols : n_in;
+}
+
+/* Returns the number of the first scale of a row; those of its other blocks of columns follow. */
+INLINE size_t first_scale(const struct weight *w, uint32_t row) {
+    const struct weight_format *f = &w->format;
+    const size_t n_blocks = f->block_cols ? div_up(w->cols, f->block_cols) : 1;
+    return f->block_rows ? row / f->block_rows * n_blocks : 0;
+}
+
+/* Writes which scales the tile's columns have first: those of rows of W, in order. */
+INLINE void find_scales(const struct in_tile *in, uint32_t cols, size_t *first) {
+    if (in->element != ELEMENT_E4M3) return;
+    for (uint32_t c = 0; c < cols; c++) first[c] = first_scale(in->scaled, in->row + c);
+}
+
+/* Loads the scales of the columns' block number `block`. */
+INLINE void load_scales(const struct in_tile *in, uint32_t cols, const size_t *first,
+                        uint32_t block, float *scales) {
+    if (in->element != ELEMENT_E4M3) return;
+    const struct weight *w = in->scaled;
+    for (uint32_t c = 0; c < cols; c++)
+        scales[c] = w->format.scale == SCALE_F32 ? ((const float *)w->scales)[first[c] + block]
+                                                 : weight_scale_at(w, first[c] + block);
+}
 
 /* Computes acc += x[k, k + 2 * LANES) w[k, k + 2 * LANES).  After inlining only k is not a
  * constant. */
 INLINE void dot_step(vecf (*acc)[TILE_COLS], const struct in_tile *in, uint32_t rows, uint32_t cols,
-                     size_t k_x, size_t k_w) {
+                     size_t k_x, size_t k_w, const float *scales) {
 #pragma GCC unroll 2
     for (uint32_t half = 0; half < 2; half++) {
         vecf a[TILE_ROWS];
@@ -124,6 +156,7 @@ INLINE void dot_step(vecf (*acc)[TILE_COLS], const struct in_tile *in, uint32_t 
 #pragma GCC unroll 8
         for (uint32_t c = 0; c < cols; c++) {
             vecf b = weight_half(in->w, c * in->w_stride + k_w, half, in->element);
+            if (in->element == ELEMENT_E4M3) b *= scales[c];
 #pragma GCC unroll 8
             for (uint32_t r = 0; r < rows; r++) acc[r][c] += a[r] * b;
         }
@@ -142,12 +175,19 @@ INLINE void prefetch_weight(const void *w, size_t at, enum element element) {
 INLINE void dot_tile(struct in_tile in, uint32_t rows, uint32_t n_in, uint32_t cols,
                      const struct out_tile *out, uint32_t col) {
     vecf acc[TILE_ROWS][TILE_COLS] = {0};
-    uint32_t k = 0;
-    for (; k + 2 * LANES <= n_in; k += 2 * LANES) {
-        for (uint32_t c = 0; c < cols; c++)
-            prefetch_weight(in.w, c * in.w_stride + k + in.ahead, in.element);
-        dot_step(acc, &in, rows, cols, k, k);
-    }
+    float scales[TILE_COLS];
+    size_t first[TILE_COLS];
+    uint32_t k = 0, end = 0, block = 0;
+    find_scales(&in, cols, first);
+    do {
+        end = end_of_block(&in, end, n_in);
+        load_scales(&in, cols, first, block++, scales);
+        for (; k + 2 * LANES <= end; k += 2 * LANES) {
+            for (uint32_t c = 0; c < cols; c++)
+                prefetch_weight(in.w, c * in.w_stride + k + in.ahead, in.element);
+            dot_step(acc, &in, rows, cols, k, k, scales);
+        }
+    } while (end < n_in);
     if (k < n_in) { /* x is padded, w is not */
         float tail[TILE_COLS][2 * LANES] = {0};
         size_t size = element_bits(in.element) / 8;
@@ -155,7 +195,7 @@ INLINE void dot_tile(struct in_tile in, uint32_t rows, uint32_t n_in, uint32_t c
             memcpy(tail[c], (const char *)in.w + (c * in.w_stride + k) * size, (n_in - k) * size);
         in.w = tail;
         in.w_stride = sizeof(tail[0]) / size;
-        dot_step(acc, &in, rows, cols, k, 0);
+        dot_step(acc, &in, rows, cols, k, 0, scales);
     }
     store_tile(acc, rows, cols, out, col);
 }
@@ -163,6 +203,7 @@ INLINE void dot_tile(struct in_tile in, uint32_t rows, uint32_t n_in, uint32_t c
 INLINE void dot_rows(struct in_tile in, uint32_t n_rows, uint32_t n_in, uint32_t cols,
                      struct out_tile out, uint32_t col) {
     in.w = (const char *)in.w + element_bytes(in.element, col * in.w_stride);
+    in.row += col;
     in.ahead = cols * in.w_stride;
     for (; n_rows >= TILE_ROWS; n_rows -= TILE_ROWS) {
         dot_tile(in, TILE_ROWS, n_in, cols, &out, col);
@@ -198,7 +239,9 @@ INLINE void dot_as(const struct product_block *b, enum element element) {
                                .x_stride = b->x_stride,
                                .w = weight_row_at(b->w, b->col),
                                .w_stride = b->w->cols,
-                               .element = element};
+                               .element = element,
+                               .scaled = b->w,
+                               .row = b->col};
     dot_columns(in, b->n_rows, b->w->cols, b->n_cols, &out);
 }
 
@@ -212,6 +255,24 @@ static void dot_f16(const struct product_block *b) {
 
 static void dot_bf16(const struct product_block *b) {
     dot_as(b, ELEMENT_BF16);
+}
+
+static void dot_e4m3(const struct product_block *b) {
+    dot_as(b, ELEMENT_E4M3);
+}
+
+/* Writes a row of a weight of E4M3 as dot_e4m3() reads it. */
+static void widen_e4m3(const struct weight *w, uint32_t row, float *out) {
+    const uint8_t *codes = weight_row_at(w, row);
+    const uint32_t cols = w->format.block_cols ? w->format.block_cols : w->cols;
+    size_t at = first_scale(w, row);
+    for (uint32_t k = 0, end; k < w->cols; k = end) {
+        const float scale = weight_scale_at(w, at++);
+        end = k + cols < w->cols ? k + cols : w->cols;
+        for (; k + LANES <= end; k += LANES)
+            vec_store(out + k, vec_from_finite_e4m3(codes, k) * scale);
+        for (; k < end; k++) out[k] = load_as_f32(codes, k, ELEMENT_E4M3) * scale;
+    }
 }
 
 /* Twelve independent chains hide the latency of two multiply-adds a cycle. */
@@ -678,6 +739,7 @@ static const struct product_kernels products[] = {
     PRODUCTS("f32", ELEMENT_F32, pack_in_order, dot_f32, burst, 1, sizeof(float)),
     PRODUCTS("f16", ELEMENT_F16, pack_in_order, dot_f16, burst, 1, sizeof(float)),
     PRODUCTS("bf16", ELEMENT_BF16, pack_in_pairs, dot_bf16, burst, 1, sizeof(float)),
+    PRODUCTS("e4m3", ELEMENT_E4M3, pack_in_order, dot_e4m3, burst, 1, sizeof(float)),
 };
 
 #if defined(__AVX512BF16__)
@@ -693,6 +755,7 @@ const struct cpu_kernels KERNELS_NAME = {
 #endif
     .to_f32 = to_f32,
     .square_sum = square_sum,
+    .widen_e4m3 = widen_e4m3,
     .rmsnorm = rmsnorm,
     .layernorm = layernorm,
     .gate_mul = gate_mul,

@@ -50,6 +50,15 @@ struct product_kernels {
     uint32_t block_bytes;                    /* packed rows that a second-level cache holds */
 };
 
+/* Says whether the kernels multiply with weights of a format.  Those of E4M3 take any scales, of
+ * rows, blocks or the whole weight.  Their columns are whole registers. */
+static inline bool product_kernels_take(const struct product_kernels *kernels,
+                                        const struct weight_format *format) {
+    if (format->element != ELEMENT_E4M3) return weight_same_format(&kernels->format, format);
+    return kernels->format.element == ELEMENT_E4M3 && format->scale != SCALE_NONE &&
+           !format->has_min && format->block_cols % PACK_UNIT == 0;
+}
+
 /* What a row changes in a head's state of a recurrent layer (recurrent.h). */
 struct delta_row {
     const float *q, *k;    /* [k_dim], normalised */
@@ -60,7 +69,8 @@ struct delta_row {
 
 struct cpu_kernels {
     /* Products in f32, a row for each format that has kernels.  The first row is F32: weights of
-     * other formats are converted to it. */
+     * other formats are converted to it.  The row of E4M3 is for all scales of it that
+     * product_kernels_take(). */
     const struct product_kernels *products;
     uint32_t n_products;
     /* Both inputs in bf16: pairwise bf16 dot products summed in f32.  NULL: the instruction set has
@@ -68,6 +78,8 @@ struct cpu_kernels {
     const struct product_kernels *bf16_products;
     void (*to_f32)(float *out, const void *in, size_t n, enum element element);
     float (*square_sum)(const float *x, uint32_t n);
+    /* Writes a row of a weight of E4M3 without NaN, with its scales, in f32. */
+    void (*widen_e4m3)(const struct weight *w, uint32_t row, float *out);
     void (*rmsnorm)(float *out, const float *x, const float *weight, uint32_t n, float eps,
                     bool accumulate);
     /* bias NULL: none. */

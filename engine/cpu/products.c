@@ -6,7 +6,7 @@
 #include "engine/cpu/int8_weight.h"
 #include "engine/device/backend.h"
 
-enum { MIN_BLOCK_ROWS = 48, FEW_ROWS = 16 };
+enum { MIN_BLOCK_ROWS = 48, FEW_ROWS = 16, WIDEN_ROWS = 8 };
 
 /* A task: columns of a part, for some of its rows. */
 struct cut {
@@ -21,7 +21,8 @@ struct product_job {
     uint32_t n_parts;
     bool accumulate;
     const struct product_kernels *kernels;
-    bool converts;    /* no kernel reads the format: blocks of weights become f32 */
+    bool converts; /* blocks of weights become f32, by widen() */
+    void (*widen)(const struct weight *w, uint32_t row, float *out);
     size_t x_stride;  /* elements of a packed row */
     struct cut *cuts; /* [n_cuts] */
     uint32_t n_cuts;
@@ -53,7 +54,7 @@ static struct weight converted(const struct product_job *job, const struct weigh
                                const struct cut *cut, uint32_t worker) {
     float *values = (float *)scratch_of(job->cpu, worker) + cut->n_cols;
     for (uint32_t i = 0; i < cut->n_cols; i++)
-        weight_to_float(w, cut->col + i, values + (size_t)i * w->cols);
+        job->widen(w, cut->col + i, values + (size_t)i * w->cols);
     return weight_plain(values, ELEMENT_F32, cut->n_cols, w->cols);
 }
 
@@ -169,7 +170,7 @@ static const struct product_kernels *kernels_for(const struct cpu_backend *cpu,
     if (cpu_repacks(cpu, format, &layout)) return &cpu->int8_products[layout.kind];
     if (rounding && weight_same_format(&rounding->format, format)) return rounding;
     for (uint32_t i = 0; i < cpu->kernels->n_products; i++)
-        if (weight_same_format(&rows[i].format, format)) return &rows[i];
+        if (product_kernels_take(&rows[i], format)) return &rows[i];
     return NULL;
 }
 
@@ -180,8 +181,17 @@ static void tell(const struct product_job *job) {
                        job->parts[i].n_rows, job->input->n_in, job->parts[i].w.rows);
 }
 
+/* Says whether blocks of the weights become f32 before they are multiplied.  They must if no kernel
+ * reads them.  With many rows it costs less to widen a weight once for all of them. */
+static bool must_convert(const struct product_job *job) {
+    uint32_t n_rows = 0;
+    for (uint32_t i = 0; i < job->n_parts; i++) n_rows = max_u32(n_rows, job->parts[i].n_rows);
+    return !job->kernels || (job->kernels->format.element == ELEMENT_E4M3 && n_rows > WIDEN_ROWS);
+}
+
 static int run_job(struct product_job *job, struct error *err) {
-    job->converts = !job->kernels;
+    job->converts = must_convert(job);
+    job->widen = job->kernels ? job->cpu->kernels->widen_e4m3 : weight_to_float;
     if (job->converts) job->kernels = job->cpu->kernels->products; /* those for f32 */
     tell(job);
     /* One more cache line, so that rows do not all begin in the same cache set. */

@@ -7,7 +7,8 @@
  *   of x   --+----+----+----+--     share of x stays in a worker's second-level cache.
  *
  * Weights that were repacked when they were loaded have kernels of their own (int8_kernels.h).
- * Those of a format that no kernel reads are converted to f32, a block of columns at a time.
+ * Those of a format that no kernel reads are converted to f32, a block of columns at a time.  So
+ * are those of E4M3 for many rows; for few they are read as they are, with the same bits.
  *
  * Every output is one dot product over all of n_in in a fixed order.  So a row's result never
  * depends on the other rows of the call.

@@ -67,6 +67,13 @@ static inline vecf vec_from_e4m3(vecb codes) {
     return (vecf)((((vecu)value | (x & 0x80u) << 24) & ~nan) | (0x7fc00000u & nan));
 }
 
+/* Loads e4m3 codes that are no NaN.  The sign is extended to bit 31, where it belongs. */
+static inline vecf vec_from_finite_e4m3(const void *p, size_t index) {
+    typedef int8_t codes __attribute__((vector_size(LANES), aligned(1), may_alias));
+    const veci x = __builtin_convertvector(*(const codes *)((const int8_t *)p + index), veci);
+    return (vecf)(((vecu)x << 20) & 0x87f00000u) * 0x1p120f;
+}
+
 static inline vecf vec_load_as(const void *p, size_t index, enum element element) {
     if (element == ELEMENT_F32) return vec_load((const float *)p + index);
     if (element == ELEMENT_E4M3) return vec_from_e4m3(*(const vecb *)((const uint8_t *)p + index));

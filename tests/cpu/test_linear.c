@@ -182,46 +182,91 @@ static void parts_write_their_own_columns(void **state) {
     for_each_backend(parts_write_their_own_columns_on);
 }
 
-/* Formats that no kernel reads: their products have the bits of the same values in f32. */
+/* Products of weights with scales have the bits of the same values in f32, whether a kernel reads
+ * the format or not. */
 static void weights_with_scales_multiply_as_their_values_on(struct backend *be) {
-    enum { N_IN = 80, N_OUT = 100, N_ROWS = 21 };
-    static const struct weight_format formats[] = {{ELEMENT_I8, SCALE_F32, 1, 32, false},
-                                                   {ELEMENT_E2M1, SCALE_E8M0, 1, 16, false},
-                                                   {ELEMENT_I4, SCALE_F32, 0, 0, true},
-                                                   {ELEMENT_E4M3, SCALE_F32, 48, 48, true}};
-    uint8_t data[N_IN * N_OUT];
-    float scales[N_OUT * 5], mins[N_OUT * 5], values[N_OUT * N_IN], y[2][N_ROWS * N_OUT];
-    float *x = random_floats(N_ROWS * N_IN);
-    for (size_t i = 0; i < sizeof(data); i++) data[i] = (uint8_t)random_below(0x7f);
-    for (size_t i = 0; i < N_OUT * 5; i++) scales[i] = random_float(), mins[i] = random_float();
-    for (size_t i = 0; i < sizeof(formats) / sizeof(formats[0]); i++) {
-        struct weight w[2] = {weight_plain(data, formats[i].element, N_OUT, N_IN),
+    enum { N_IN = 176, N_OUT = 100, MAX_ROWS = 50, MAX_SCALES = N_OUT * 11 };
+    static const uint32_t row_counts[] = {1, 2, 8, 9, MAX_ROWS};
+    static const struct {
+        struct weight_format format;
+        bool is_read;
+    } cases[] = {{{ELEMENT_I8, SCALE_F32, 1, 32, false}, false},
+                 {{ELEMENT_E2M1, SCALE_E8M0, 1, 16, false}, false},
+                 {{ELEMENT_I4, SCALE_F32, 0, 0, true}, false},
+                 {{ELEMENT_E4M3, SCALE_F32, 48, 48, false}, false},
+                 {{ELEMENT_E4M3, SCALE_F32, 64, 64, true}, false},
+                 {{ELEMENT_E4M3, SCALE_F32, 0, 0, false}, true},
+                 {{ELEMENT_E4M3, SCALE_BF16, 1, 0, false}, true},
+                 {{ELEMENT_E4M3, SCALE_F32, 64, 128, false}, true},
+                 {{ELEMENT_E4M3, SCALE_F16, 1, 64, false}, true},
+                 {{ELEMENT_E4M3, SCALE_E8M0, 1, 32, false}, true}};
+    const bool rounds = ((const struct cpu_backend *)be)->bf16_products != NULL;
+    uint8_t *data = guarded_alloc(N_IN * N_OUT), powers[MAX_SCALES];
+    float scales[MAX_SCALES], mins[MAX_SCALES], *values = random_floats(N_OUT * N_IN),
+                                                *x = random_floats(MAX_ROWS * N_IN);
+    float *y[2] = {random_floats(MAX_ROWS * N_OUT), random_floats(MAX_ROWS * N_OUT)};
+    uint16_t short_scales[MAX_SCALES];
+    for (size_t i = 0; i < N_IN * N_OUT; i++)
+        data[i] = (uint8_t)(random_below(0x7f) | random_below(2) << 7);
+    for (size_t i = 0; i < MAX_SCALES; i++) {
+        scales[i] = random_float(), mins[i] = random_float();
+        powers[i] = (uint8_t)(117 + random_below(12));
+    }
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const struct weight_format *f = &cases[i].format;
+        const bool is_read = cases[i].is_read && !rounds;
+        struct weight w[2] = {weight_plain(data, f->element, N_OUT, N_IN),
                               weight_plain(values, ELEMENT_F32, N_OUT, N_IN)};
-        w[0].format = formats[i];
-        w[0].scales = formats[i].scale == SCALE_F32 ? (void *)scales : data;
+        w[0].format = *f;
+        w[0].scales = f->scale == SCALE_F32    ? (void *)scales
+                      : f->scale == SCALE_E8M0 ? (void *)powers
+                                               : (void *)short_scales;
         w[0].mins = mins;
-        assert_false(be->ops->takes(be, &formats[i], WEIGHT_PRODUCT | WEIGHT_TABLE));
-        assert_true(be->ops->takes(be, &formats[i], WEIGHT_TABLE));
-        assert_false(be->ops->takes(be, &formats[i], WEIGHT_VECTOR));
+        weight_from_float(scales, MAX_SCALES, f->scale == SCALE_F16 ? ELEMENT_F16 : ELEMENT_BF16,
+                          short_scales);
+        assert_int_equal(be->ops->takes(be, f, WEIGHT_PRODUCT | WEIGHT_TABLE), is_read);
+        assert_true(be->ops->takes(be, f, WEIGHT_TABLE));
+        assert_false(be->ops->takes(be, f, WEIGHT_VECTOR));
         for (uint32_t row = 0; row < N_OUT; row++)
             weight_to_float(&w[0], row, values + (size_t)row * N_IN);
-        for (uint32_t n_rows = 1; n_rows <= N_ROWS; n_rows += N_ROWS - 1) {
+        for (size_t r = 0; r < sizeof(row_counts) / sizeof(row_counts[0]); r++) {
             for (int j = 0; j < 2; j++) {
                 const struct linear_args args = {.x = x,
-                                                 .n_rows = n_rows,
+                                                 .n_rows = row_counts[r],
                                                  .n_in = N_IN,
                                                  .n_parts = 1,
                                                  .parts = {{&w[j], NULL, y[j], N_OUT}}};
                 assert_int_equal(be->ops->linear(be, &args, NULL), 0);
             }
-            assert_memory_equal(y[0], y[1], n_rows * N_OUT * sizeof(float));
+            assert_memory_equal(y[0], y[1], row_counts[r] * N_OUT * sizeof(float));
         }
     }
-    free(x);
+    guarded_free(data, N_IN * N_OUT);
+    free(values), free(y[0]), free(y[1]), free(x);
 }
 
 static void weights_with_scales_multiply_as_their_values(void **state) {
     for_each_backend(weights_with_scales_multiply_as_their_values_on);
+}
+
+/* Kernels do not look for NaN, so loading does. */
+static void e4m3_that_is_no_number_is_refused(void **state) {
+    struct backend *be = NULL;
+    struct error err = {0};
+    uint8_t data[100 * 64] = {0};
+    float scales[2] = {1, 1};
+    struct weight host = weight_plain(data, ELEMENT_E4M3, 100, 64), out;
+    host.format = (struct weight_format){ELEMENT_E4M3, SCALE_F32, 64, 64, false};
+    host.scales = scales;
+    assert_int_equal(cpu_backend_create(&be, &(struct cpu_config){.n_threads = 2}, &err), 0);
+    assert_int_equal(be->ops->weight_load(be, &host, &out, &err), 0);
+    for (int i = 0; i < 3; i++) {
+        data[sizeof(data) - 1] = i == 0 ? 0x7f : i == 1 ? 0xff : 0;
+        scales[1] = i == 2 ? INFINITY : 1;
+        assert_int_equal(be->ops->weight_load(be, &host, &out, &err), ERR_INVALID);
+        assert_non_null(strstr(err.text, "NaN"));
+    }
+    be->ops->destroy(be);
 }
 
 static void a_fused_norm_has_the_bits_of_a_norm_before_on(struct backend *be) {
@@ -397,6 +442,7 @@ int main(void) {
         cmocka_unit_test(a_row_has_the_same_bits_alone_and_in_a_batch),
         cmocka_unit_test(parts_write_their_own_columns),
         cmocka_unit_test(weights_with_scales_multiply_as_their_values),
+        cmocka_unit_test(e4m3_that_is_no_number_is_refused),
         cmocka_unit_test(a_fused_norm_has_the_bits_of_a_norm_before),
         cmocka_unit_test(gated_equals_its_definition),
 #if defined(__x86_64__) || defined(__aarch64__)
