@@ -3,15 +3,14 @@
 #include "cuda/experts/grouped.cuh"
 #include "cuda/host/internal.h"
 
-extern const struct grouped_kernels grouped_i4_bf16, grouped_i4_f16, grouped_i4_f16_32,
-    grouped_i4_f32_min, grouped_i4_f16_32_min, grouped_i8_rows, grouped_i8_f16, grouped_i8_f16_32,
-    grouped_e4m3_rows, grouped_e2m1_32, grouped_bf16;
-
 /* In the order of enum packed_wide_format; then bf16. */
 static const struct grouped_kernels *const all_kernels[] = {
-    &grouped_i4_bf16,       &grouped_i4_f16,  &grouped_i4_f16_32, &grouped_i4_f32_min,
-    &grouped_i4_f16_32_min, &grouped_i8_rows, &grouped_i8_f16,    &grouped_i8_f16_32,
-    &grouped_e4m3_rows,     &grouped_e2m1_32, &grouped_bf16};
+    &grouped_i4_rows,       &grouped_i4_bf16,       &grouped_i4_bf16_64,    &grouped_i4_bf16_32,
+    &grouped_i4_f16,        &grouped_i4_f16_64,     &grouped_i4_f16_32,     &grouped_i4_f16_16,
+    &grouped_i4_f32,        &grouped_i4_f32_min,    &grouped_i4_f32_64_min, &grouped_i4_f32_32_min,
+    &grouped_i4_f16_32_min, &grouped_i4_f16_16_min, &grouped_i8_rows,       &grouped_i8_bf16,
+    &grouped_i8_f16,        &grouped_i8_f16_32,     &grouped_i8_f16_16,     &grouped_i8_f16_32_min,
+    &grouped_e4m3_rows,     &grouped_e4m3_blocks,   &grouped_e2m1_32,       &grouped_bf16};
 
 static_assert(sizeof(all_kernels) / sizeof(*all_kernels) == N_GROUPED_FORMATS,
               "each format has its kernels");

@@ -1,5 +1,5 @@
 /* grouped.cuh - products of many pairs with the matrices of their experts, on Hopper: a template.
- * grouped_4_bits.cu, grouped_8_bits.cu and grouped_bf16.cu have its kernels.
+ * grouped_*.cu have its kernels.
  *
  *   tile      up to ROWS pairs of one expert against 64 outputs for each warpgroup
  *             (packed_tile.cuh).  An expert's pairs are cut evenly; wgmma takes as many rows as a
@@ -295,7 +295,10 @@ static __device__ __forceinline__ void consume(const struct grouped_params &g,
         barrier_wait(&plan->full[at.stage], at.parity);
         const struct some_rows rows = {__shfl_sync(0xffffffffu, read_item(item).n_pairs, 0)};
         if constexpr (is_plain<Plan>()) multiply_plain(n_stages, plan, &at, sums, rows);
-        else multiply<Plan>(g, 0, n_stages, threadIdx.x / 32, plan, &at, sums, rows);
+        else {
+            const float *blocks = find_blocks<Plan>(g.p, find_results(g, read_item(item), plan));
+            multiply<Plan>(g, 0, n_stages, threadIdx.x / 32, blocks, plan, &at, sums, rows);
+        }
         finish(g, plan, read_item(item), sums);
     }
 }
@@ -385,6 +388,14 @@ static cudaError_t launch_plan(const struct expert_product *p, struct launch lau
 struct grouped_kernels {
     cudaError_t (*launch[N_GROUPED_PLANS])(const struct expert_product *p, struct launch launch);
 };
+
+/* The formats' kernels, each in one of grouped_*.cu. */
+extern const struct grouped_kernels grouped_i4_rows, grouped_i4_bf16, grouped_i4_bf16_64,
+    grouped_i4_bf16_32, grouped_i4_f16, grouped_i4_f16_64, grouped_i4_f16_32, grouped_i4_f16_16,
+    grouped_i4_f32, grouped_i4_f32_min, grouped_i4_f32_64_min, grouped_i4_f32_32_min,
+    grouped_i4_f16_32_min, grouped_i4_f16_16_min, grouped_i8_rows, grouped_i8_bf16, grouped_i8_f16,
+    grouped_i8_f16_32, grouped_i8_f16_16, grouped_i8_f16_32_min, grouped_e4m3_rows,
+    grouped_e4m3_blocks, grouped_e2m1_32, grouped_bf16;
 
 /* Returns the kernels of a packed_format. */
 template <class Format> static constexpr struct grouped_kernels grouped_kernels_of() {

@@ -466,8 +466,9 @@ int unpacked_check(struct cuda_backend *cuda, const struct weight *w, struct err
 /* Says from how many rows on inputs are rounded (linear/rounded.c), once its kernels are open. */
 void rounded_open(struct cuda_backend *cuda);
 bool cuda_rounds(const struct backend *be, const struct weight *weight);
-/* Makes *out the weight as such products read it, with scales that the caller frees. */
-int rounded_weight(const struct weight *host, struct weight *out, struct error *err);
+/* Makes *out the weight with scales in f32, one for each block, or for each row if it has no blocks
+ * of columns.  The caller frees them. */
+int weight_widen_scales(const struct weight *host, struct weight *out, struct error *err);
 int rounded_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
 /* Says whether kernels take all parts of a product with its input rounded, and are to do so. */
 bool product_rounds(const struct cuda_backend *cuda, const struct product *p);

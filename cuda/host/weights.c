@@ -203,17 +203,24 @@ static int load_arrays(struct backend *be, const struct weight *host, struct wei
     return rc;
 }
 
+/* Says whether kernels read the weight's scales in f32 only: if its inputs are rounded, and if
+ * blocks of several rows have them. */
+static bool has_f32_scales(const struct weight *host) {
+    const struct weight_format *f = &host->format;
+    return host->rounds_input || (strips_take(host) && f->block_rows > 1 && !f->has_min);
+}
+
 int cuda_weight_load(struct backend *be, const struct weight *host, struct weight *out,
                      struct error *err) {
     struct rounded_memory *rounded = &CUDA_BACKEND(be)->rounded;
     struct weight prepared;
     cuda_use_device(be);
-    if (!host->rounds_input) return load_arrays(be, host, out, err);
-    int rc = rounded_weight(host, &prepared, err);
+    if (!has_f32_scales(host)) return load_arrays(be, host, out, err);
+    int rc = weight_widen_scales(host, &prepared, err);
     if (rc) return rc;
     rc = load_arrays(be, &prepared, out, err);
     free((void *)prepared.scales);
-    rounded->most_columns = max_u32(rounded->most_columns, host->cols);
+    if (host->rounds_input) rounded->most_columns = max_u32(rounded->most_columns, host->cols);
     return rc;
 }
 

@@ -45,13 +45,6 @@ static __device__ __forceinline__ void load_pairs(struct scale_pair (&to)[N], co
     }
 }
 
-/* Returns the scale at this place: that of a block of rows and columns. */
-static __device__ __forceinline__ float load_block_scale(const char *from, enum scale_type type) {
-    if (type == SCALE_F32) return *reinterpret_cast<const float *>(from);
-    if (type == SCALE_E8M0) return e8m0_value(*reinterpret_cast<const uint8_t *>(from));
-    return scales_of_16_bits(*reinterpret_cast<const uint16_t *>(from), type == SCALE_F16).low;
-}
-
 template <class S> struct packed_consumer {
     using Codes = typename S::Codes;
     const struct packed_block &b;
@@ -125,9 +118,7 @@ template <class S> struct packed_consumer {
         if constexpr (FROM == NO_SCALES) {
             to[0] = {1.0f, 1.0f};
         } else if constexpr (FROM == OF_BLOCKS) {
-            const enum scale_type type = b.p.w_format.scale;
-            to[0].low = to[0].high =
-                load_block_scale(slot + misplaced + group * bytes_of_scale(type), type);
+            to[0].low = to[0].high = reinterpret_cast<const float *>(slot + misplaced)[group];
         } else {
             /* The last unit may have half of its columns. */
             const bool is_half = S::GROUPS > 1 && 2 * all + 1 == b.cut.n_slabs;

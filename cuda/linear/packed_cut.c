@@ -39,8 +39,8 @@ static bool cut_columns(const struct product *p, struct packed_cut *cut) {
     cut->groups_a_unit = group < unit ? unit / group : 1;
     while (unit << cut->group_shift < group) cut->group_shift++;
     return is_power_of_2(group) && group >= (is_e4m3 ? unit : 16) &&
-           (f->block_rows == 1 ||
-            (is_e4m3 && f->block_rows > 0 && f->block_rows % PACKED_ROWS == 0));
+           (f->block_rows == 1 || (is_e4m3 && f->scale == SCALE_F32 && f->block_rows > 0 &&
+                                   f->block_rows % PACKED_ROWS == 0));
 }
 
 /* Sets the shares of n_in, and how many a block takes. */

@@ -57,8 +57,8 @@ struct packed_cut {
 
 /* Cuts a product for blocks of at most max_bytes of shared memory.  Returns false if the kernel
  * does not take it.  It takes elements of 4 and 8 bits, and groups of a power of two from 16 on.
- * E4M3 may have blocks of a multiple of 16 rows.  Minimums are of groups only.  n_in is a multiple
- * of 64, of at most PACKED_MAX_SHARES shares. */
+ * E4M3 may have f32 scales of blocks of a multiple of 16 rows.  Minimums are of groups only.  n_in
+ * is a multiple of 64, of at most PACKED_MAX_SHARES shares. */
 bool packed_make_cut(const struct product *p, uint32_t max_bytes, struct packed_cut *cut);
 
 #ifdef __cplusplus

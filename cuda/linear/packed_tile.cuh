@@ -120,7 +120,7 @@ static __device__ __forceinline__ void load_strips(const struct packed_params &w
         else tensor_load(to, &w.w[part], (k * N_BOXES + b) * BOX_WORDS, strip, full);
     }
     const uint32_t at = first * w.scale_strip_bytes;
-    if (!Plan::Format::IS_WHOLE)
+    if (Plan::Format::IN_STRIPS)
         tensor_load(plan->scales[stage][0] + at, &w.scales[part], block * BLOCK_WORDS, strip, full);
     if (Plan::Format::HAS_MIN)
         tensor_load(plan->scales[stage][1] + at, &w.mins[part], block * BLOCK_WORDS, strip, full);
@@ -171,6 +171,13 @@ static __device__ __forceinline__ void load_factors(const struct packed_params &
     for (int r = 0; r < 2; r++) factors[r].set(scale[r], r, min[r]);
 }
 
+/* Sets the factors of all rows of W to this. */
+template <class Factor>
+static __device__ __forceinline__ void set_factors(float scale, Factor (&factors)[2]) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) factors[r].set(scale, r, 0.0f);
+}
+
 /* Starts the products of a chunk's fragments and of all rows of x. */
 struct all_rows {
     template <int CHUNK, int N>
@@ -185,23 +192,31 @@ struct all_rows {
 
 /* Multiplies the stages [begin, end) of a tile as they arrive, from *at on in the ring.  Releases
  * each.  Sets the warp's sums of its strip, number `strip` of a stage, before scales of whole rows.
- * product: starts wgmma, as all_rows does.
+ * blocks: find_blocks().  product: starts wgmma, as all_rows does.
  *
  *   sums[4 j + 2 h + e]   row 8 j + lane % 4 * 2 + e of x, row lane / 4 + 8 h of the strip */
 template <class Plan, class Product = struct all_rows>
 static __device__ __forceinline__ void multiply(const struct packed_params &w, uint32_t begin,
-                                                uint32_t end, uint32_t strip, Plan *plan,
-                                                typename Plan::place *at,
+                                                uint32_t end, uint32_t strip, const float *blocks,
+                                                Plan *plan, typename Plan::place *at,
                                                 typename Plan::accumulator &sums,
                                                 const Product &product = {}) {
     typedef typename Plan::Format Format;
     constexpr int CHUNK = Plan::CHUNK, N_CHUNKS = Plan::UNITS * 4 / CHUNK;
     uint32_t a[2][CHUNK][4], last = 0;
     typename Format::factor factors[2];
-    if (Format::IS_WHOLE) load_factors(w, plan, 0, strip, 0, factors);
+    float next = 1.0f;
+    if constexpr (Format::IS_WHOLE) set_factors(1.0f, factors);
+    if constexpr (Format::OF_BLOCKS)
+        next = __ldg(blocks + (begin * Plan::COLUMNS >> w.block_shift));
 #pragma unroll 1
     for (uint32_t k = begin; k < end; k++, at->advance()) {
         const uint64_t x = wgmma_matrix(plan->stages[at->stage].x, 0);
+        if constexpr (Format::OF_BLOCKS) {
+            /* The next stage's scale is read while this stage is multiplied. */
+            set_factors(next, factors);
+            next = __ldg(blocks + (min(k + 1, end - 1) * Plan::COLUMNS >> w.block_shift));
+        }
         barrier_wait(&plan->full[at->stage], at->parity);
 #pragma unroll
         for (int chunk = 0; chunk < N_CHUNKS; chunk++) {
@@ -212,8 +227,9 @@ static __device__ __forceinline__ void multiply(const struct packed_params &w, u
 #pragma unroll
             for (int s = 0; s < CHUNK; s++) {
                 const int slab = chunk * CHUNK + s;
-                if (!Format::IS_WHOLE && slab * 16 % Format::PER == 0)
-                    load_factors(w, plan, at->stage, strip, slab * 16 / Format::PER, factors);
+                if constexpr (Format::IN_STRIPS)
+                    if (slab * 16 % Format::PER == 0)
+                        load_factors(w, plan, at->stage, strip, slab * 16 / Format::PER, factors);
                 make_fragment<Format>(words + s * Format::VECTORS, factors, a[chunk % 2][s]);
             }
             uint64_t rows[CHUNK];
@@ -249,6 +265,21 @@ struct packed_results {
     uint32_t at, group, first_row, end_row, first_out;
     uint32_t matrix; /* of a stack: biases and scales of the matrices follow each other */
 };
+
+/* Returns the scales of the blocks that a warpgroup's outputs are in, one for each block of
+ * columns.  NULL: the format has others. */
+template <class Plan>
+static __device__ __forceinline__ const float *find_blocks(const struct product &p,
+                                                           const struct packed_results &r) {
+    if constexpr (Plan::Format::OF_BLOCKS) {
+        const uint32_t rows = p.w_format.block_rows, cols = p.w_format.block_cols,
+                       n_down = (r.part->n_out + rows - 1) / rows,
+                       n_across = (p.n_in + cols - 1) / cols,
+                       row = min(r.first_out, r.part->n_out - 1) / rows;
+        return static_cast<const float *>(r.part->scales) +
+               ((size_t)r.matrix * n_down + row) * n_across;
+    } else return nullptr;
+}
 
 /* Waits until all threads of the warpgroup are here. */
 static __device__ __forceinline__ void sync_group(const struct packed_results &r) {
@@ -416,7 +447,7 @@ static cudaError_t describe_weights(struct packed_params *w, const struct produc
             &w->w[i], part->w, n_strips,
             (uint64_t)p->n_in / UNIT_COLUMNS * Plan::Format::VECTORS * VECTOR_BYTES, box_strips,
             Plan::BOX_STRIP_BYTES);
-        if (!rc && !Plan::Format::IS_WHOLE)
+        if (!rc && Plan::Format::IN_STRIPS)
             rc = tensor_map_bytes(&w->scales[i], part->scales, n_strips, row_bytes, box_strips,
                                   box_bytes);
         if (!rc && Plan::Format::HAS_MIN)

@@ -3,16 +3,19 @@
 #include "cuda/host/internal.h"
 #include "cuda/linear/packed_wide.cuh"
 
-extern const struct packed_wide_kernels packed_wide_i4_bf16, packed_wide_i4_f16,
-    packed_wide_i4_f16_32, packed_wide_i4_f32_min, packed_wide_i4_f16_32_min, packed_wide_i8_rows,
-    packed_wide_i8_f16, packed_wide_i8_f16_32, packed_wide_e4m3_rows, packed_wide_e2m1_32;
-
 /* In the order of enum packed_wide_format. */
-static const struct packed_wide_kernels *const all_kernels[N_PACKED_WIDE_FORMATS] = {
-    &packed_wide_i4_bf16,    &packed_wide_i4_f16,        &packed_wide_i4_f16_32,
-    &packed_wide_i4_f32_min, &packed_wide_i4_f16_32_min, &packed_wide_i8_rows,
-    &packed_wide_i8_f16,     &packed_wide_i8_f16_32,     &packed_wide_e4m3_rows,
-    &packed_wide_e2m1_32};
+static const struct packed_wide_kernels *const all_kernels[] = {
+    &packed_wide_i4_rows,       &packed_wide_i4_bf16,       &packed_wide_i4_bf16_64,
+    &packed_wide_i4_bf16_32,    &packed_wide_i4_f16,        &packed_wide_i4_f16_64,
+    &packed_wide_i4_f16_32,     &packed_wide_i4_f16_16,     &packed_wide_i4_f32,
+    &packed_wide_i4_f32_min,    &packed_wide_i4_f32_64_min, &packed_wide_i4_f32_32_min,
+    &packed_wide_i4_f16_32_min, &packed_wide_i4_f16_16_min, &packed_wide_i8_rows,
+    &packed_wide_i8_bf16,       &packed_wide_i8_f16,        &packed_wide_i8_f16_32,
+    &packed_wide_i8_f16_16,     &packed_wide_i8_f16_32_min, &packed_wide_e4m3_rows,
+    &packed_wide_e4m3_blocks,   &packed_wide_e2m1_32};
+
+static_assert(sizeof(all_kernels) / sizeof(*all_kernels) == N_PACKED_WIDE_FORMATS,
+              "each format has its kernels");
 
 static cudaError_t start_packed(const struct product *p, const struct packed_wide_device *device,
                                 struct launch launch) {

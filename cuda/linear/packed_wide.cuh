@@ -1,6 +1,5 @@
 /* packed_wide.cuh - y = x W^T for packed weights on Hopper, any number of rows: a template.
- * packed_wide_4_bits.cu and packed_wide_8_bits.cu have its kernels, packed_tile.cuh what happens
- * inside of a tile.
+ * packed_wide_*.cu have its kernels, packed_tile.cuh what happens inside of a tile.
  *
  *   wave        a tile for each block, at the same time
  *   split       in the last wave, where tiles are too few for the device, the blocks of a cluster
@@ -268,10 +267,11 @@ static __device__ __forceinline__ void consume(const struct packed_params &w, Pl
     wait_for_previous();
     for (uint32_t i = blockIdx.x; i < w.n_items; i += gridDim.x) {
         const struct packed_item item = find_item<Plan>(w, i);
+        const float *blocks = find_blocks<Plan>(w.p, find_results(w, item, plan));
         typename Plan::accumulator sums;
         if (w.p.accumulate && !w.p.y_f32)
             read_old<Plan>(w, find_results(w, item, plan), find_rows<Plan>(item));
-        multiply<Plan>(w, item.begin, item.end, threadIdx.x / 32, plan, &at, sums);
+        multiply<Plan>(w, item.begin, item.end, threadIdx.x / 32, blocks, plan, &at, sums);
         const struct packed_item again = find_item<Plan>(w, i);
         finish<Plan>(w, plan, again, find_rows<Plan>(again), sums);
     }
@@ -344,6 +344,15 @@ struct packed_wide_kernels {
                                                struct launch launch);
     bool (*open)(struct packed_wide_device *device);
 };
+
+/* The formats' kernels, each in one of packed_wide_*.cu. */
+extern const struct packed_wide_kernels packed_wide_i4_rows, packed_wide_i4_bf16,
+    packed_wide_i4_bf16_64, packed_wide_i4_bf16_32, packed_wide_i4_f16, packed_wide_i4_f16_64,
+    packed_wide_i4_f16_32, packed_wide_i4_f16_16, packed_wide_i4_f32, packed_wide_i4_f32_min,
+    packed_wide_i4_f32_64_min, packed_wide_i4_f32_32_min, packed_wide_i4_f16_32_min,
+    packed_wide_i4_f16_16_min, packed_wide_i8_rows, packed_wide_i8_bf16, packed_wide_i8_f16,
+    packed_wide_i8_f16_32, packed_wide_i8_f16_16, packed_wide_i8_f16_32_min, packed_wide_e4m3_rows,
+    packed_wide_e4m3_blocks, packed_wide_e2m1_32;
 
 /* Gives a kernel its shared memory, and lowers the numbers of clusters to those that run at the
  * same time.  False: the device cannot run it. */

@@ -5,34 +5,55 @@
 
 #include "engine/base/sizes.h"
 
-enum { ROWS = 0, ANY_SCALE = -1, GROUP_OUTPUTS = 64, UNIT_COLUMNS = 64 };
+enum { ROWS = 0, BLOCKS = -1, ANY_SCALE = -1, GROUP_OUTPUTS = 64, UNIT_COLUMNS = 64 };
 
 static const struct {
     enum element element;
     int scale, per; /* columns of a block, or a divisor of them if 128 */
     bool has_min;
-} formats[N_PACKED_WIDE_FORMATS] = {[PACKED_I4_BF16] = {ELEMENT_I4, SCALE_BF16, 128, false},
+} formats[N_PACKED_WIDE_FORMATS] = {[PACKED_I4_ROWS] = {ELEMENT_I4, ANY_SCALE, ROWS, false},
+                                    [PACKED_I4_BF16] = {ELEMENT_I4, SCALE_BF16, 128, false},
+                                    [PACKED_I4_BF16_64] = {ELEMENT_I4, SCALE_BF16, 64, false},
+                                    [PACKED_I4_BF16_32] = {ELEMENT_I4, SCALE_BF16, 32, false},
                                     [PACKED_I4_F16] = {ELEMENT_I4, SCALE_F16, 128, false},
+                                    [PACKED_I4_F16_64] = {ELEMENT_I4, SCALE_F16, 64, false},
                                     [PACKED_I4_F16_32] = {ELEMENT_I4, SCALE_F16, 32, false},
+                                    [PACKED_I4_F16_16] = {ELEMENT_I4, SCALE_F16, 16, false},
+                                    [PACKED_I4_F32] = {ELEMENT_I4, SCALE_F32, 128, false},
                                     [PACKED_I4_F32_MIN] = {ELEMENT_I4, SCALE_F32, 128, true},
+                                    [PACKED_I4_F32_64_MIN] = {ELEMENT_I4, SCALE_F32, 64, true},
+                                    [PACKED_I4_F32_32_MIN] = {ELEMENT_I4, SCALE_F32, 32, true},
                                     [PACKED_I4_F16_32_MIN] = {ELEMENT_I4, SCALE_F16, 32, true},
+                                    [PACKED_I4_F16_16_MIN] = {ELEMENT_I4, SCALE_F16, 16, true},
                                     [PACKED_I8_ROWS] = {ELEMENT_I8, ANY_SCALE, ROWS, false},
+                                    [PACKED_I8_BF16] = {ELEMENT_I8, SCALE_BF16, 128, false},
                                     [PACKED_I8_F16] = {ELEMENT_I8, SCALE_F16, 128, false},
                                     [PACKED_I8_F16_32] = {ELEMENT_I8, SCALE_F16, 32, false},
+                                    [PACKED_I8_F16_16] = {ELEMENT_I8, SCALE_F16, 16, false},
+                                    [PACKED_I8_F16_32_MIN] = {ELEMENT_I8, SCALE_F16, 32, true},
                                     [PACKED_E4M3_ROWS] = {ELEMENT_E4M3, ANY_SCALE, ROWS, false},
+                                    [PACKED_E4M3_BLOCKS] = {ELEMENT_E4M3, SCALE_F32, BLOCKS, false},
                                     [PACKED_E2M1_32] = {ELEMENT_E2M1, SCALE_E8M0, 32, false}};
 
 static bool is_power_of_two(uint32_t n) {
     return (n & (n - 1)) == 0;
 }
 
+/* Says whether blocks have so many columns.  A shift finds the block of a column. */
+static bool has_columns(const struct weight_format *f, int per) {
+    return f->block_cols > 0 && is_power_of_two(f->block_cols) &&
+           (per == 128 ? f->block_cols >= 128 : f->block_cols == per);
+}
+
 static bool has_scales(const struct weight_format *f, int type, int per) {
     if (per == ROWS)
         return f->block_cols == 0 && f->block_rows <= 1 && f->scale >= SCALE_F32 &&
                f->scale <= SCALE_BF16;
-    return f->block_rows == 1 && f->block_cols > 0 && (int)f->scale == type &&
-           (per == 128 ? f->block_cols % per == 0 && is_power_of_two(f->block_cols)
-                       : f->block_cols == per);
+    if ((int)f->scale != type) return false;
+    /* A warpgroup's outputs are in one block. */
+    if (per == BLOCKS)
+        return f->block_rows > 1 && f->block_rows % GROUP_OUTPUTS == 0 && has_columns(f, 128);
+    return f->block_rows == 1 && has_columns(f, per);
 }
 
 enum packed_wide_format packed_wide_find_format(const struct weight_format *format) {

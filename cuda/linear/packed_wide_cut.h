@@ -20,18 +20,31 @@
 extern "C" {
 #endif
 
-/* The formats: elements and their scales.  These are of blocks of 32 columns, of a multiple of 128,
- * or of whole rows. */
+/* The formats: elements and their scales.  A scale is of 16, 32, 64 or a multiple of 128 columns,
+ * of a whole row, or of a block of rows and columns. */
 enum packed_wide_format {
+    PACKED_I4_ROWS,
     PACKED_I4_BF16,
+    PACKED_I4_BF16_64,
+    PACKED_I4_BF16_32,
     PACKED_I4_F16,
+    PACKED_I4_F16_64,
     PACKED_I4_F16_32,
+    PACKED_I4_F16_16,
+    PACKED_I4_F32,
     PACKED_I4_F32_MIN,
+    PACKED_I4_F32_64_MIN,
+    PACKED_I4_F32_32_MIN,
     PACKED_I4_F16_32_MIN,
+    PACKED_I4_F16_16_MIN,
     PACKED_I8_ROWS,
+    PACKED_I8_BF16,
     PACKED_I8_F16,
     PACKED_I8_F16_32,
+    PACKED_I8_F16_16,
+    PACKED_I8_F16_32_MIN,
     PACKED_E4M3_ROWS,
+    PACKED_E4M3_BLOCKS,
     PACKED_E2M1_32,
     N_PACKED_WIDE_FORMATS /* none of them */
 };

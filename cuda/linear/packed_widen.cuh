@@ -156,9 +156,13 @@ struct scale_e8m0 {
 struct scale_whole {
     static constexpr int BYTES = 0;
     static constexpr bool IS_BF16 = true;
-    static __device__ __forceinline__ void load(const unsigned char *, float (&x)[2]) {
-        x[0] = x[1] = 1.0f;
-    }
+};
+
+/* A scale in f32 for a block of rows and columns.  All outputs of a warpgroup are in the same
+ * block, so it comes in a register: packed_tile.cuh. */
+struct scale_block {
+    static constexpr int BYTES = 0;
+    static constexpr bool IS_BF16 = false;
 };
 
 /* ---- scales as they are applied: set() takes a scale, whether its registers are odd, and a
@@ -217,12 +221,14 @@ template <class Elements> struct factor_and_min {
 
 /* ---- formats ---- */
 
-/* PER: columns of a scale's block, 32, 64 or 128, of which it is a multiple. */
+/* PER: columns of a scale's block: 16, 32, 64 or a multiple of 128. */
 template <class Elements_, class Scale_, int PER_, bool HAS_MIN_ = false> struct packed_format {
     typedef Elements_ Elements;
     typedef Scale_ Scale;
     static constexpr int PER = PER_, VECTORS = Elements::BITS / 4; /* of a lane, in 64 columns */
-    static constexpr bool HAS_MIN = HAS_MIN_, IS_WHOLE = Scale::BYTES == 0;
+    static constexpr bool HAS_MIN = HAS_MIN_, IN_STRIPS = Scale::BYTES > 0,
+                          IS_WHOLE = std::is_same_v<Scale, scale_whole>,
+                          OF_BLOCKS = std::is_same_v<Scale, scale_block>;
     static constexpr float SUM_SCALE = (float)(1 << POWER);
     typedef std::conditional_t<
         HAS_MIN, factor_and_min<Elements>,

@@ -42,7 +42,7 @@ bool cuda_rounds(const struct backend *be, const struct weight *w) {
            w->rows % (has_blocks(f) ? FP8_BLOCK : FP8_ROWS_ALIGN) == 0;
 }
 
-int rounded_weight(const struct weight *host, struct weight *out, struct error *err) {
+int weight_widen_scales(const struct weight *host, struct weight *out, struct error *err) {
     const bool blocks = has_blocks(&host->format);
     const size_t n_given = (size_t)weight_n_scales(host), n = blocks ? n_given : host->rows;
     float *scales = malloc(n * sizeof(*scales));

@@ -4,7 +4,7 @@
  *   slab    64 columns of 4 bits, or 32 of 8 bits, of a strip: 512 bytes
  *   data    [strips][slabs][32 lanes][16 bytes]
  *   scales  [strips][column blocks][16]: row r of the strip is number 2 * (r % 8) + r / 8.  Scales
- *           of blocks of several rows, and of whole rows, lie as in weight.h
+ *           of whole rows lie as in weight.h, and so do those of blocks of several rows, in f32
  *   mins    as scales
  *
  * The 16 columns of matrix A that mma.m16n8k16 takes are four registers of a lane:

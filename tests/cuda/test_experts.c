@@ -276,7 +276,8 @@ static const struct weight_format formats[] = {
     {ELEMENT_E2M1, SCALE_E8M0, 1, 32, false},    {ELEMENT_E2M1, SCALE_E4M3, 1, 16, false},
     {ELEMENT_E4M3, SCALE_F32, 1, 0, false},      {ELEMENT_E4M3, SCALE_F32, 0, 0, false},
     {ELEMENT_E4M3, SCALE_BF16, 128, 128, false}, {ELEMENT_I8, SCALE_F32, 1, 0, false},
-    {ELEMENT_I8, SCALE_F16, 1, 32, false}};
+    {ELEMENT_I8, SCALE_F16, 1, 32, false},       {ELEMENT_I8, SCALE_F16, 1, 16, false},
+    {ELEMENT_I4, SCALE_BF16, 1, 0, false}};
 
 static void format_name(const struct weight_format *format, uint32_t n_rows, char *text) {
     char name[WEIGHT_FORMAT_TEXT];

@@ -26,7 +26,12 @@ static const struct weight_format formats[] = {
     {ELEMENT_I4, SCALE_F32, 1, 128, true},      {ELEMENT_I4, SCALE_F32, 1, 0, false},
     {ELEMENT_E2M1, SCALE_E8M0, 1, 32, false},   {ELEMENT_E2M1, SCALE_E4M3, 1, 16, false},
     {ELEMENT_BF16, SCALE_F32, 1, 128, false},   {ELEMENT_F16, SCALE_F32, 0, 0, false},
-    {ELEMENT_F32, SCALE_F16, 1, 36, false}};
+    {ELEMENT_F32, SCALE_F16, 1, 36, false},     {ELEMENT_E4M3, SCALE_BF16, 128, 128, false},
+    {ELEMENT_E4M3, SCALE_F32, 64, 256, false},  {ELEMENT_I8, SCALE_F16, 1, 128, false},
+    {ELEMENT_I4, SCALE_BF16, 1, 128, false},    {ELEMENT_I4, SCALE_BF16, 1, 32, false},
+    {ELEMENT_I4, SCALE_F16, 1, 64, false},      {ELEMENT_I4, SCALE_F16, 1, 16, false},
+    {ELEMENT_I4, SCALE_F32, 1, 128, false},     {ELEMENT_I4, SCALE_F32, 1, 64, true},
+    {ELEMENT_I4, SCALE_F32, 1, 32, true}};
 enum { N_FORMATS = sizeof(formats) / sizeof(formats[0]) };
 
 /* ---- products ---- */
@@ -355,12 +360,20 @@ static void check_array(const void *from, const void *expected, size_t bytes) {
 static void check_arrays(const struct weight *host, const struct weight *device) {
     const size_t n_scales = weight_scale_bytes(host), n_data = host->rows * weight_row_bytes(host),
                  n_rows = round_up(host->rows, STRIP_ROWS);
-    const bool in_strips = device->in_strips;
+    const bool in_strips = device->in_strips, of_blocks = in_strips && host->format.block_rows > 1;
     uint32_t *data = in_strips ? strips_of(host) : NULL;
     assert_true(in_strips == strips_take(host));
     if (in_strips) check_array(device->data, data, n_rows * weight_row_bytes(host));
     else check_array(device->data, host->data, n_data);
     free(data);
+    if (of_blocks) {
+        const size_t n = weight_n_scales(host);
+        float *scales = malloc(n * sizeof(*scales));
+        for (size_t i = 0; i < n; i++) scales[i] = weight_scale_at(host, i);
+        check_array(device->scales, scales, n * sizeof(*scales));
+        free(scales);
+        return;
+    }
     for (int k = 0; k < (host->format.has_min ? 2 : 1); k++) {
         const void *from = k ? device->mins : device->scales, *to = k ? host->mins : host->scales;
         uint8_t *scales = NULL;

@@ -10,7 +10,7 @@ static const struct weight_format taken[] = {
     {.element = ELEMENT_I8, .scale = SCALE_BF16, .block_rows = 1},
     {.element = ELEMENT_I8, .scale = SCALE_F16, .block_rows = 1, .block_cols = 32},
     {.element = ELEMENT_E4M3, .scale = SCALE_F32},
-    {.element = ELEMENT_E4M3, .scale = SCALE_BF16, .block_rows = 128, .block_cols = 128},
+    {.element = ELEMENT_E4M3, .scale = SCALE_F32, .block_rows = 128, .block_cols = 128},
     {.element = ELEMENT_E2M1, .scale = SCALE_E8M0, .block_rows = 1, .block_cols = 32}};
 
 static const uint32_t widths[] = {64, 896, 2880, 4096, 8192, 11008, 14336, 28672, 32768};
@@ -73,6 +73,7 @@ TEST(what_the_kernel_cannot_read_is_refused) {
         {.element = ELEMENT_I4, .scale = SCALE_F16, .block_rows = 4, .block_cols = 128},
         {.element = ELEMENT_I4, .scale = SCALE_F16, .block_rows = 1, .has_min = true},
         {.element = ELEMENT_E4M3, .scale = SCALE_F32, .block_rows = 100, .block_cols = 128},
+        {.element = ELEMENT_E4M3, .scale = SCALE_BF16, .block_rows = 128, .block_cols = 128},
         {.element = ELEMENT_E2M1, .scale = SCALE_E4M3, .block_rows = 1, .block_cols = 16}};
     struct packed_cut cut;
     for (size_t i = 0; i < COUNT(refused); i++) assert_false(make_cut(&refused[i], 1, 4096, &cut));

@@ -16,9 +16,6 @@
 #include "cuda/experts/grouped.cuh"
 #include "tests/cuda/bench/bench.cuh"
 
-extern const struct grouped_kernels grouped_i4_bf16, grouped_e2m1_32, grouped_bf16,
-    grouped_e4m3_rows;
-
 struct layer {
     const char *name;
     const struct grouped_kernels *kernels;
