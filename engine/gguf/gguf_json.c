@@ -15,6 +15,7 @@ json_t *gguf_to_json(const struct gguf_value *value) {
     }
     if (gguf_whole(value, &whole) && whole <= INT64_MAX) return json_integer((json_int_t)whole);
     if (!gguf_number(value, &number) || !isfinite(number)) return json_null();
-    return value->type == GGUF_F32 || value->type == GGUF_F64 ? json_real(number)
-                                                              : json_integer((json_int_t)number);
+    /* A whole number that is too large for JSON's is no integer, which its reader refuses. */
+    const bool is_real = value->type == GGUF_F32 || value->type == GGUF_F64 || number >= 0x1p63;
+    return is_real ? json_real(number) : json_integer((json_int_t)number);
 }

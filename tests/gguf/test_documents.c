@@ -8,6 +8,8 @@
 #include <jansson.h>
 
 #include "engine/base/error.h"
+#include "engine/gguf/gguf.h"
+#include "engine/gguf/gguf_json.h"
 #include "tests/gguf/documents.h"
 #include "tests/gguf/sample.h"
 #include "tests/test.h"
@@ -46,6 +48,27 @@ static void assert_members(json_t *document, const char *expected) {
     }
     json_decref(members);
     json_decref(document);
+}
+
+TEST(numbers_keep_their_size) {
+    static const struct {
+        enum gguf_type type;
+        uint64_t bits;
+        const char *text;
+    } cases[] = {{GGUF_U64, UINT64_MAX, "1.8446744073709552e19"},
+                 {GGUF_U64, INT64_MAX, "9223372036854775807"},
+                 {GGUF_I64, (uint64_t)INT64_MIN, "-9223372036854775808"},
+                 {GGUF_I32, 0xffffffff, "-1"},
+                 {GGUF_F64, 0x7ff0000000000000, "null"}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const struct gguf_value value = {.type = cases[i].type,
+                                         .bytes = (const uint8_t *)&cases[i].bits};
+        json_t *number = gguf_to_json(&value);
+        char text[64] = {0};
+        json_dumpb(number, text, sizeof(text) - 1, JSON_ENCODE_ANY);
+        assert_string_equal(text, cases[i].text);
+        json_decref(number);
+    }
 }
 
 TEST(keys_become_a_configuration) {
