@@ -5,14 +5,17 @@
  *   choice     a warp has a row.  Its lanes hold the shares of all experts in registers, or in
  *              shared memory where they are many or in groups.  What is compared are numbers whose
  *              order is that of the floats
+ *   of few     a block has a row.  All its warps hold the shares, and each thread counts the
+ *              experts that come before its own, so that no expert waits for another one's rank
  *
- * Grid:   FEW_WARPS experts a block, rows; ROWS rows a block.
- * Shared: a row; three words for each expert of each row.
+ * Grid:   FEW_WARPS experts a block, rows; ROWS rows a block; a row a block.
+ * Shared: a row; three words for each expert of each row; a word for each expert.
  * Bound:  none: it is latency.    Oracle: the definition, in double (tests/cpu/router_oracle.h). */
 #include "cuda/common/device.cuh"
 #include "cuda/experts/expert_kernels.h"
 
 enum { ROWS = 4, TAKEN = 0 };
+enum { COUNTED_ROWS = 4 }; /* of 16 rows a warp each is faster */
 
 /* Of the kernel for few rows: warps of a block, the most rows and columns. */
 enum { FEW_WARPS = 4, FEW_ROWS = 16, FEW_COLUMNS = 8192 };
@@ -45,6 +48,11 @@ static __device__ __forceinline__ uint32_t take_largest(uint32_t *keys, uint32_t
 }
 
 /* ---- the choice, in registers ---- */
+
+/* Says whether lanes can hold all shares in registers. */
+static __host__ __device__ __forceinline__ bool fits_lanes(const struct choose_params &p) {
+    return p.routing.n_groups <= 1 && p.n_experts <= 32 * LANE_EXPERTS && p.n_used <= 32;
+}
 
 /* Chooses among up to 32 * K experts without groups, at most 32 of them.  Lane i has experts i, i +
  * 32 and so on; then it has rank i.  The sums have the order that those in shared memory have. */
@@ -116,18 +124,27 @@ template <int K> struct lane_choice {
         return x;
     }
 
-    __device__ __forceinline__ void choose(uint32_t row, const float *logits, float gate) {
-        const struct routing &r = p.routing;
-        const bool is_rank = lane < p.n_used;
-        uint32_t own = 0;
+    /* Sets shares and keys. */
+    __device__ __forceinline__ void begin(const float *logits) {
         load(logits);
-        if (r.kind == ROUTE_SOFTMAX) softmax_all();
+        if (p.routing.kind == ROUTE_SOFTMAX) softmax_all();
         make_keys();
+    }
+
+    __device__ __forceinline__ void choose(uint32_t row, const float *logits, float gate) {
+        uint32_t own = 0;
+        begin(logits);
         for (uint32_t rank = 0; rank < p.n_used; rank++) {
             const uint32_t e = take();
             if (rank == lane) own = e;
         }
-        float x = share_of(own);
+        finish(row, own, share_of(own), gate);
+    }
+
+    /* Makes x, the share of the expert of the lane's rank, final, and stores both. */
+    __device__ __forceinline__ void finish(uint32_t row, uint32_t own, float x, float gate) const {
+        const struct routing &r = p.routing;
+        const bool is_rank = lane < p.n_used;
         if (r.kind == ROUTE_SOFTMAX_CHOSEN) {
             const float most = warp_max(is_rank ? x : -INFINITY);
             x = is_rank ? expf(x - most) : 0.0f;
@@ -245,7 +262,7 @@ static __global__ void __launch_bounds__(32 * ROWS)
     if (row >= p.n_rows) return;
     const float *logits = p.logits + (size_t)row * p.n_experts,
                 gate = p.gates ? sigmoid(p.gates[row]) : 1.0f;
-    if (p.routing.n_groups > 1 || p.n_experts > 32 * LANE_EXPERTS || p.n_used > 32) {
+    if (!fits_lanes(p)) {
         choose_row(p, row, logits, gate, memory + warp * 3 * p.n_experts);
     } else if (p.n_experts <= 128) {
         struct lane_choice<4> c = {
@@ -258,6 +275,63 @@ static __global__ void __launch_bounds__(32 * ROWS)
         };
         c.choose(row, logits, gate);
     }
+}
+
+/* ---- the choice of few rows ---- */
+
+/* Returns how many of 32 experts, from number `first` on, come before expert `own` with this key.
+ * Of equal keys that of the lower number does. */
+static __device__ __forceinline__ uint32_t count_before(const uint32_t *keys, uint32_t first,
+                                                        uint32_t own, uint32_t key) {
+    const uint4 *vectors = reinterpret_cast<const uint4 *>(keys + first);
+    uint32_t n[4] = {};
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++) {
+        const uint4 v = vectors[i];
+        const uint32_t others[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++) {
+            const uint32_t least = first + 4 * i + j < own ? key : key + 1;
+            n[j] += others[j] >= least;
+        }
+    }
+    return (n[0] + n[1]) + (n[2] + n[3]);
+}
+
+/* Chooses by K warps, which hold K experts in each lane.  Each thread counts for one of them. */
+template <int K>
+static __global__ void __launch_bounds__(32 * K)
+    choose_few_kernel(const __grid_constant__ struct choose_params p) {
+    __shared__ __align__(16) uint32_t keys[32 * K];
+    __shared__ uint32_t experts[32];
+    __shared__ float shares[32];
+    const uint32_t row = blockIdx.x, warp = threadIdx.x / 32, own = threadIdx.x;
+    struct lane_choice<K> c = {
+        p, threadIdx.x % 32
+    };
+    uint32_t key = TAKEN, rank = 0;
+    float share = 0.0f;
+    let_next_start();
+    wait_for_previous();
+    c.begin(p.logits + (size_t)row * p.n_experts);
+#pragma unroll
+    for (int k = 0; k < K; k++)
+        if (k == (int)warp) {
+            key = min(c.key[k], UINT32_MAX - 1); /* count_before() adds 1 */
+            share = c.share[k];
+        }
+    keys[own] = key;
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < K; k++) rank += count_before(keys, 32 * k, own, key);
+    if (own < p.n_experts && rank < p.n_used) {
+        experts[rank] = own;
+        shares[rank] = share;
+    }
+    __syncthreads();
+    if (warp == 0)
+        c.finish(row, experts[min(c.lane, p.n_used - 1)], shares[min(c.lane, p.n_used - 1)],
+                 p.gates ? sigmoid(p.gates[row]) : 1.0f);
 }
 
 /* ---- few rows: the norm and the logits in one kernel ---- */
@@ -382,6 +456,10 @@ extern "C" cudaError_t launch_router(const struct router_params *p, struct launc
 extern "C" cudaError_t launch_choose(const struct choose_params *p, struct launch launch) {
     const size_t shared_bytes = (size_t)ROWS * 3 * p->n_experts * sizeof(uint32_t);
     if (p->n_rows == 0) return cudaSuccess;
+    if (p->n_rows <= COUNTED_ROWS && fits_lanes(*p))
+        return launch_kernel(
+            launch, p->n_experts <= 128 ? choose_few_kernel<4> : choose_few_kernel<LANE_EXPERTS>,
+            dim3(p->n_rows), dim3(p->n_experts <= 128 ? 128 : 32 * LANE_EXPERTS), 0, *p);
     return launch_kernel(launch, choose_kernel, dim3((p->n_rows + ROWS - 1) / ROWS),
                          dim3(32 * ROWS), shared_bytes, *p);
 }

@@ -123,6 +123,65 @@ static void each_kind_of_router_is_as_defined(void **state) {
         }
 }
 
+/* Routes the first n_rows rows, whose experts are each there twice.  Returns experts and shares as
+ * they are: width * n_rows words and as many. */
+static uint32_t *route_twins(const struct router_case *c, const float *x, const float *router,
+                             uint32_t n_rows) {
+    const uint32_t n = c->n_experts, width = c->n_used + 1;
+    const size_t n_words = (size_t)n_rows * width;
+    struct error err = {0};
+    float *twins = malloc((size_t)n * DIM * sizeof(*twins));
+    uint32_t *words = calloc(2 * n_words, sizeof(*words));
+    for (uint32_t e = 0; e < n; e++)
+        memcpy(twins + (size_t)e * DIM, router + (size_t)(e / 2) * DIM, DIM * sizeof(*twins));
+    const struct weight w = gpu_weight(twins, n, DIM);
+    const struct experts_shape shape = {n_rows, DIM, n, c->n_used, DIM, 0};
+    const struct route_args args = {.x = gpu_array(x, (size_t)n_rows * DIM, ELEMENT_BF16),
+                                    .n_rows = n_rows,
+                                    .n_used = c->n_used,
+                                    .routing = &c->routing,
+                                    .router = &w,
+                                    .workspace = workspace_of(&shape),
+                                    .experts = gpu_poison((size_t)n_rows * c->n_used, ELEMENT_F32),
+                                    .shares = gpu_poison(n_words, ELEMENT_F32)};
+    must(gpu->ops->experts->route(gpu, &args, &err), &err);
+    must(gpu->ops->download(gpu, words, args.experts, (size_t)n_rows * c->n_used * sizeof(*words),
+                            &err),
+         &err);
+    must(gpu->ops->download(gpu, words + n_words, args.shares, n_words * sizeof(*words), &err),
+         &err);
+    must(gpu->ops->sync(gpu, &err), &err);
+    free_weight(&w), free(twins);
+    gpu_free((void *)args.x), gpu_free(args.workspace), gpu_free(args.experts);
+    gpu_free(args.shares);
+    return words;
+}
+
+/* Few rows are chosen for by other kernels than many.  A batch-invariant backend makes the same
+ * logits of both, so the bits of the choice are the same, ties included. */
+static void few_rows_choose_as_many_do(void **state) {
+    enum { MANY = 40, FEW = 4 };
+    static const uint32_t sizes[] = {6, 32, 100, 128, 130, 256};
+    static const struct routing kinds[] = {{ROUTE_SOFTMAX, true, 1, 1, 1, 1},
+                                           {ROUTE_SOFTMAX, false, 1, 1, 1, 1},
+                                           {ROUTE_SOFTMAX_CHOSEN, false, 0.5f, 0.5f, 1, 1},
+                                           {ROUTE_SIGMOID, true, 2.5f, 1, 1, 1}};
+    for (size_t i = 0; i < COUNT(sizes); i++)
+        for (size_t k = 0; k < COUNT(kinds); k++) {
+            const struct router_case c = {kinds[k], sizes[i], sizes[i] > 32 ? 8 : 5,
+                                          false,    false,    false};
+            const size_t n = FEW * (size_t)c.n_used, n_shares = FEW * ((size_t)c.n_used + 1),
+                         shares_at = MANY * ((size_t)c.n_used + 1);
+            float *x = random_bf16((size_t)MANY * DIM, 1),
+                  *router = random_bf16((size_t)c.n_experts * DIM, 1);
+            uint32_t *many = route_twins(&c, x, router, MANY),
+                     *few = route_twins(&c, x, router, FEW);
+            assert_memory_equal(few, many, n * sizeof(*few));
+            assert_memory_equal(few + n_shares, many + shares_at, n_shares * sizeof(*few));
+            free(x), free(router), free(many), free(few);
+        }
+}
+
 /* ---- experts ---- */
 
 /* A layer with its rows. */
@@ -497,6 +556,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(one_expert_is_the_gated_layer),
         cmocka_unit_test(a_graph_is_captured_once),
         cmocka_unit_test_setup(other_rows_change_no_bit, make_invariant),
+        cmocka_unit_test(few_rows_choose_as_many_do),
     };
     return run_on_backends(argc, argv, 0, tests, COUNT(tests));
 }
