@@ -257,8 +257,8 @@ def test_conversations_go_on_after_restarts(model, fresh, tmp_path):
     texts = [text(150 + 47 * i, f"restarted {i}") for i in range(n_texts)]
     n_computed, n_read = [0] * n_texts, 0
     for turn in range(n_turns):
-        with Server(model.parent, *SETTINGS, "--kv-cache-memory", "8M", "--kv-disk-path",
-                    tmp_path / "disk", model=model) as restarted:
+        with Server(model.parent, *SETTINGS, "--kv-cache-memory", "8M", "--max-model-len", 16384,
+                    "--kv-disk-path", tmp_path / "disk", model=model) as restarted:
             for i, so_far in enumerate(texts):
                 leave(restarted, so_far + text(500, f"{turn} of {i}, left"))
                 answer, n_cached = check(restarted, fresh, so_far, max_tokens=70 + 17 * (i % 3))
