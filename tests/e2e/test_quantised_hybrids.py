@@ -31,8 +31,10 @@ FAMILIES = {"qwen3_5": {"architectures": ["Qwen3_5ForCausalLM"], "model_type": "
                            "shared_expert_intermediate_size": 128}}
 FORMATS = ("fp8-block", "ct-fp8-channel", "ct-int4-g32", "ct-int4-zeros", "gptq", "awq", "ct-int8")
 # Both have the same weights on a CPU.  A GPU multiplies some formats by other kernels, and rounds
-# their products to bf16.
+# their products to bf16.  It may round activations to FP8, too, by blocks of 128 columns: random
+# weights made log-probabilities differ by 0.5 then, so that is switched off.
 MOST = 1e-4 if EXACT else 0.3
+ACTIVATIONS = () if EXACT else ("--activations", "bf16")
 
 
 def shapes_of(config):
@@ -101,7 +103,7 @@ def answers_of(directory, model):
     """Log-probabilities of a prompt of several chunks, and greedy ones behind it."""
     generator = random.Random(5)
     prompt = [generator.randrange(10, 8000) for _ in range(150)]
-    with Server(directory, *PRECISE, "--max-num-seqs", 2, "--kv-cache-memory", "64M",
+    with Server(directory, *PRECISE, *ACTIVATIONS, "--max-num-seqs", 2, "--kv-cache-memory", "64M",
                 "--max-model-len", 512, model=model) as server:
         choice = server.complete(prompt, echo=True, logprobs=1, max_tokens=8, ignore_eos=True,
                                  return_token_ids=True)["choices"][0]
