@@ -8,6 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/device/pages.h"
+
 struct backend;
 struct error;
 
@@ -17,6 +19,7 @@ struct rank_bounds {
 };
 
 struct rank_device {
+    enum page_format format;               /* of pages, unless they have 8 bits */
     struct rank_bounds bounds, fp8_bounds; /* fp8: with pages of 8 bits */
     bool selects;                          /* ranks can select tokens together */
     /* Says that there is no such device, and returns false; or returns true. */

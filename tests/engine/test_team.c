@@ -127,7 +127,7 @@ static struct engine_config config_of(struct backend *be, const struct subject *
                                   .max_num_seqs = 4,
                                   .max_batched_tokens = ROWS,
                                   .max_queued = 16,
-                                  .kv_format = s->format,
+                                  .kv_format = s->format ? s->format : rank_device.format,
                                   .kv_cache_bytes = 1u << 26,
                                   .host_pool_bytes = 1u << 22,
                                   .bounded_caches = true,
