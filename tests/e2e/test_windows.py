@@ -28,13 +28,16 @@ class Model:
         (self.path / "config.json").write_text(
             json.dumps({**config, "max_position_embeddings": CONTEXT}))
         self.directory = directory
-        self.n_layers = config["num_hidden_layers"]
-        types = config.get("layer_types") or ["sliding_attention"] * self.n_layers
+        # The last layers may share keys: they have no pages of their own.
+        self.n_layers = config["num_hidden_layers"] - config.get("num_kv_shared_layers", 0)
+        types = (config.get("layer_types") or ["sliding_attention"] * self.n_layers)[:self.n_layers]
         self.n_windowed = types.count("sliding_attention")
         shapes = [(config["num_key_value_heads"], config["head_dim"])]  # and of layers without one
         if "global_head_dim" in config:
             shapes.append((config["num_global_key_value_heads"] or shapes[0][0],
                            config["global_head_dim"]))
+        shapes += [(layer.get("num_key_value_heads", shapes[0][0]), layer["head_dim"])
+                   for layer in config.get("per_layer_config", {}).values()]
         self.page_bytes = 2 * max(heads * dim for heads, dim in shapes) * PAGE_TOKENS * ELEMENT_BYTES
         self.near = pages_of(max(WINDOWS[family] - 1, PAGE_TOKENS) + ROWS) + 1
 
