@@ -31,7 +31,7 @@ FAMILIES = {"qwen3_5": {"architectures": ["Qwen3_5ForCausalLM"], "model_type": "
                            "shared_expert_intermediate_size": 128}}
 FORMATS = ("fp8-block", "ct-fp8-channel", "ct-int4-g32", "ct-int4-zeros", "gptq", "awq", "ct-int8")
 # Both have the same weights on a CPU.  A GPU multiplies some formats by other kernels, and rounds
-# their products to bf16.  An H200 was off by 0.5 with FP8 by block, and nobody has found out why.
+# their products to bf16.  An H200 was off by 0.5 with FP8 by block: the cause is not known.
 MOST = 1e-4 if EXACT else 0.3
 
 
