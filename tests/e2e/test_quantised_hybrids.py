@@ -31,8 +31,10 @@ FAMILIES = {"qwen3_5": {"architectures": ["Qwen3_5ForCausalLM"], "model_type": "
                            "shared_expert_intermediate_size": 128}}
 FORMATS = ("fp8-block", "ct-fp8-channel", "ct-int4-g32", "ct-int4-zeros", "gptq", "awq", "ct-int8")
 # Both have the same weights on a CPU.  A GPU multiplies some formats by other kernels, and rounds
-# their products to bf16.  An H200 was off by 0.5 with FP8 by block: the cause is not known.
+# their products to bf16.  With FP8 by block it rounds what these read, too: an H200 was off by 0.5,
+# and so is transformers with inputs of Linear rounded by blocks of 128 columns (0.55 at the median).
 MOST = 1e-4 if EXACT else 0.3
+MOST_ROUNDED = MOST if EXACT else 0.8
 
 
 def shapes_of(config):
@@ -119,5 +121,6 @@ def test_answers_are_those_of_what_the_weights_are_worth(tmp_path, family, name)
     assert f"({quantised.FORMATS[name][1]['quant_method']})" in said, said
     errors = abs(numpy.array(logprobs[:149]) - wanted[:149])
     assert numpy.std(wanted[:149]) > 1  # the prompt's tokens are not all alike
-    assert numpy.median(errors) < MOST, (numpy.median(errors), max(errors))
+    most = MOST_ROUNDED if name == "fp8-block" else MOST
+    assert numpy.median(errors) < most, (numpy.median(errors), max(errors))
     assert not EXACT or (tokens == wanted_tokens and max(errors) < 10 * MOST)
