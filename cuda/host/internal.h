@@ -132,11 +132,12 @@ struct prompt_copies {
     size_t numbers_bytes;
     uint32_t n_reserved; /* pages; 0: none were reserved, and the copies grow */
     enum { COPY_UNKNOWN, COPY_NONE, COPY_RANKED, COPY_ALL } of; /* the present step's prompts */
-    bool only_ranked; /* there are copies, and all of the step's prompts are ranked */
-    bool is_rotated;  /* the copies' keys are */
-    bool valid;       /* the copies are of the present step, */
-    uint32_t layer;   /* of this layer as it is now, */
-    const void *base; /* and of this pool */
+    enum page_format planned_for; /* the pool's format by which `of` was chosen */
+    bool only_ranked;             /* there are copies, and all of the step's prompts are ranked */
+    bool is_rotated;              /* the copies' keys are */
+    bool valid;                   /* the copies are of the present step, */
+    uint32_t layer;               /* of this layer as it is now, */
+    const void *base;             /* and of this pool */
 };
 
 /* Selections: select.c.  A group's tokens are fetched on a stream of their own, layer after layer;

@@ -76,6 +76,7 @@ void prompt_copies_plan(struct cuda_backend *cuda, enum page_format format) {
     for (uint32_t i = step->n_decode; i < step->n_seqs; i++)
         n_ranked += step_seq_is_ranked(&step->seqs[i]);
     w->of = COPY_NONE;
+    w->planned_for = format;
     if (page_is_scaled(format)) w->of = COPY_ALL;
     else if (n_ranked > 0 && format != PAGE_F32 && !cuda->batch_invariant) w->of = COPY_RANKED;
     if (w->of == COPY_RANKED && !has_room(w, step)) w->of = COPY_NONE;
@@ -169,7 +170,8 @@ int prompt_copies_open(struct cuda_backend *cuda, const struct kv_pool *kv, uint
     struct prompt_copies *w = &cuda->prompt_copies;
     const bool rotates =
         rotations && kv->tracked && rotates_in_vectors(rotations->n_freqs) && kv->head_dim % 8 == 0;
-    if (w->of == COPY_UNKNOWN) prompt_copies_plan(cuda, kv->format);
+    /* A step's first operation may be on a pool of another format than the steps before had. */
+    if (w->of == COPY_UNKNOWN || w->planned_for != kv->format) prompt_copies_plan(cuda, kv->format);
     const bool is_ranked = step_layer_is_ranked(cuda->host_step, layer),
                copies_are_read =
                    w->of == COPY_ALL || (w->of == COPY_RANKED && rotates && is_ranked);
