@@ -69,6 +69,17 @@ static __device__ __forceinline__ const char *tile_of(const recurrent_params &p,
     return static_cast<const char *>(w.tiles) + (chunk * n_heads + head) * TILE_BYTES;
 }
 
+/* Returns the k head whose q and k a v head has: recurrent_k_head(). */
+static __device__ __forceinline__ uint32_t k_head_of(const recurrent_params &p, uint32_t v_head) {
+    return p.v_heads_apart ? v_head % p.n_k_heads : v_head / (p.n_v_heads / p.n_k_heads);
+}
+
+/* Returns the v head that is number i of a k head's. */
+static __device__ __forceinline__ uint32_t v_head_of(const recurrent_params &p, uint32_t k_head,
+                                                     uint32_t i) {
+    return p.v_heads_apart ? i * p.n_k_heads + k_head : k_head * (p.n_v_heads / p.n_k_heads) + i;
+}
+
 static __device__ __forceinline__ float load_plain(const plain_weight &w, size_t i) {
     return load_element(w.data, i, w.element);
 }
@@ -92,7 +103,7 @@ static __device__ __forceinline__ float log_decay(const recurrent_params &p, siz
                                                   uint32_t head) {
     const float a = to_float(static_cast<const bf16 *>(p.a)[row * p.gates_stride + head]),
                 x = a + load_plain(p.dt_bias, head), softplus = x > 20.0f ? x : log1pf(expf(x));
-    const float g = -expf(load_plain(p.a_log, head)) * softplus;
+    const float g = load_plain(p.rates, head) * softplus;
     return g < LEAST_LOG_DECAY ? LEAST_LOG_DECAY : g; /* NaN stays */
 }
 

@@ -98,11 +98,11 @@ struct vectors {
 
 __device__ __forceinline__ vectors load_vectors(const recurrent_params &p,
                                                 const device_state &state, uint32_t head) {
-    const uint32_t n_shared = p.n_v_heads / p.n_k_heads, i = threadIdx.x % DELTA_DIM;
+    const uint32_t k_head = k_head_of(p, head), i = threadIdx.x % DELTA_DIM;
     vectors x;
     x.is_q = threadIdx.x < DELTA_DIM;
-    x.stores_qk = head % n_shared == 0;
-    x.qk = load_channel(p, state, ((x.is_q ? 0 : p.n_k_heads) + head / n_shared) * DELTA_DIM + i);
+    x.stores_qk = head == v_head_of(p, k_head, 0);
+    x.qk = load_channel(p, state, ((x.is_q ? 0 : p.n_k_heads) + k_head) * DELTA_DIM + i);
     if (x.is_q) x.v = load_channel(p, state, (2 * p.n_k_heads + head) * DELTA_DIM + i);
     return x;
 }

@@ -86,7 +86,7 @@ __device__ void sum_gates(const recurrent_params &p, plan *s, const device_chunk
     for (uint32_t i = threadIdx.x / 32; i < n_shared; i += WARPS) {
         double sum = 0.0;
         for (uint32_t row = lane; row < CHUNK_ROWS; row += 32) {
-            const uint32_t head = k_head * n_shared + i;
+            const uint32_t head = v_head_of(p, k_head, i);
             const bool is_there = row < chunk.n_rows;
             double g = is_there ? (double)log_decay(p, chunk.first_row + row, head) : 0.0;
             s->beta[i][row] = is_there ? write_share(p, chunk.first_row + row, head) : 0.0f;
@@ -256,7 +256,7 @@ __device__ void store_inputs(const recurrent_params &p, const device_chunk &chun
     for (uint32_t i = threadIdx.x; i < DELTA_WIDTH * of_head; i += THREADS) {
         const uint32_t back = i / of_head + 1, head = i % of_head / DELTA_DIM,
                        channel = (head < 2 ? head * p.n_k_heads + k_head
-                                           : 2 * p.n_k_heads + k_head * n_shared + head - 2) *
+                                           : 2 * p.n_k_heads + v_head_of(p, k_head, head - 2)) *
                                      DELTA_DIM +
                                  i % DELTA_DIM;
         const int position = (int)(state.n_before + n_rows - back);
@@ -289,7 +289,7 @@ __global__ void __launch_bounds__(THREADS, 4)
     multiply_keys(s, warp, kk, qk);
     for (uint32_t i = 0; i < n_shared; i++) {
         solved *out =
-            static_cast<solved *>(w.solved) + (size_t)slot * p.n_v_heads + k_head * n_shared + i;
+            static_cast<solved *>(w.solved) + (size_t)slot * p.n_v_heads + v_head_of(p, k_head, i);
         __syncthreads(); /* what is in the place of A has been read */
         weigh(s, warp, i, kk, qk, out);
         __syncwarp();

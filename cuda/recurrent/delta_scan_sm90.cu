@@ -89,12 +89,11 @@ __device__ __forceinline__ void copy_own(shared_at to, const void *from, uint32_
 __device__ void produce(const recurrent_params &p, const recurrent_window &w, plan *s,
                         uint32_t rank, uint32_t n_units) {
     ring_place<STAGES> place = {0, 1};
-    const uint32_t at = rank * HALF_BYTES, n_shared = p.n_v_heads / p.n_k_heads,
-                   half = sizeof(solved) / 2;
+    const uint32_t at = rank * HALF_BYTES, half = sizeof(solved) / 2;
     for (uint32_t i = blockIdx.x / BLOCKS; i < n_units; i += gridDim.x / BLOCKS) {
         const unit u = unit_at(p, w, i);
         for (uint32_t chunk = u.first; chunk < u.end; chunk++, place.advance()) {
-            const uint32_t slot = chunk - w.first_chunk, k_head = u.head / n_shared;
+            const uint32_t slot = chunk - w.first_chunk, k_head = k_head_of(p, u.head);
             stage *to = &s->stages[place.stage];
             const shared_at bar = &s->full[place.stage];
             const char *solved_at = static_cast<const char *>(w.solved) +

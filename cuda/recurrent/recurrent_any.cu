@@ -115,7 +115,7 @@ struct change {
 __device__ __forceinline__ void read_change(change &c, const recurrent_params &p,
                                             const bf16 *vectors, size_t row, uint32_t head,
                                             uint32_t column) {
-    const uint32_t k_head = head / (p.n_v_heads / p.n_k_heads);
+    const uint32_t k_head = k_head_of(p, head);
     const bf16 *from = vectors + row * n_channels_of(p),
                *v = from + 2 * p.n_k_heads * p.k_dim + head * p.v_dim + column;
 #pragma unroll

@@ -59,7 +59,7 @@ struct recurrent_params {
     /* bf16, as in struct recurrent_args. */
     const void *qkv, *z, *b, *a;
     size_t qkv_stride, gates_stride;
-    struct plain_weight conv, a_log, dt_bias, norm;
+    struct plain_weight conv, rates, dt_bias, norm;
     float eps;
     /* Slot i of the layer is at states + i * slot_bytes: f32 S [n_v_heads][k_dim][v_dim].  At
      * inputs_at bytes follow the last inputs of the convolution, bf16 [width][n_channels].  That of
@@ -67,10 +67,11 @@ struct recurrent_params {
     char *states;
     size_t slot_bytes, inputs_at;
     uint32_t n_k_heads, n_v_heads, k_dim, v_dim, width;
-    uint32_t n_rows;   /* of the launch: at most so many rows, */
-    uint32_t n_seqs;   /* and sequences, begin with the first one that the kernel computes */
-    bool only_prompts; /* `any` leaves sequences that decode out */
-    void *out;         /* bf16 [n_rows, n_v_heads * v_dim] */
+    bool v_heads_apart; /* as in struct recurrent_shape */
+    uint32_t n_rows;    /* of the launch: at most so many rows, */
+    uint32_t n_seqs;    /* and sequences, begin with the first one that the kernel computes */
+    bool only_prompts;  /* `any` leaves sequences that decode out */
+    void *out;          /* bf16 [n_rows, n_v_heads * v_dim] */
 };
 
 /* The window's chunks [first_chunk, first_chunk + n_chunks). */

@@ -23,7 +23,7 @@ struct recurrent_job {
     uint32_t n_channels, n_values; /* elements of a row: of q, k and v, and of v alone */
     float *taps, *ones; /* [width][n_channels]: the convolution's weights; [n_channels]: 1 */
     float *y;           /* [n_rows][n_channels]: rows behind the convolution */
-    float *rates, *biases, *norm; /* [n_v_heads]: -exp(a_log), dt_bias; [v_dim] */
+    float *rates, *biases, *norm; /* [n_v_heads] twice, [v_dim] */
 };
 
 static float *take(uintptr_t *at, size_t n) {
@@ -58,10 +58,9 @@ static void read_weights(const struct recurrent_job *job) {
         for (uint32_t j = 0; j < width; j++) job->taps[(size_t)j * job->n_channels + c] = row[j];
         job->ones[c] = 1;
     }
-    weight_row(job->cpu, args->a_log, 0, job->rates);
+    weight_row(job->cpu, args->rates, 0, job->rates);
     weight_row(job->cpu, args->dt_bias, 0, job->biases);
     weight_row(job->cpu, args->norm, 0, job->norm);
-    for (uint32_t h = 0; h < job->shape->n_v_heads; h++) job->rates[h] = -expf(job->rates[h]);
 }
 
 static float *state_of(const struct recurrent_job *job, uint32_t slot) {
@@ -137,7 +136,7 @@ static struct delta_row change_of(const struct recurrent_job *job, uint32_t row,
     const struct recurrent_args *args = job->args;
     const struct recurrent_shape *s = job->shape;
     const size_t at = row * args->gates_stride + head;
-    const uint32_t k_head = head / (s->n_v_heads / s->n_k_heads);
+    const uint32_t k_head = recurrent_k_head(s, head);
     const float *q = job->y + (size_t)row * job->n_channels,
                 *k = q + (size_t)s->n_k_heads * s->k_dim, *v = k + (size_t)s->n_k_heads * s->k_dim,
                 a = ((const float *)args->a)[at], b = ((const float *)args->b)[at];

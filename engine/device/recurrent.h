@@ -5,8 +5,8 @@
  *   short convolution  y[t] = silu(sum over j of w[j] * x[t - (width - 1) + j]), each channel of
  *                      q, k and v by itself; rows before the text are 0
  *   vectors            q = norm2(q) / sqrt(k_dim),  k = norm2(k),  norm2(x) = x / sqrt(x.x + 1e-6);
- *                      v head h has the q and k of k head h / (n_v_heads / n_k_heads)
- *   gates              g = -exp(a_log) * softplus(a + dt_bias),  beta = sigmoid(b), for each v head
+ *                      v head h has the q and k of its k head, recurrent_k_head()
+ *   gates              g = rate * softplus(a + dt_bias),  beta = sigmoid(b), for each v head
  *   recurrence         S = exp(g) * S;  S += k (x) (beta * (v - S^T k));  o = S^T q
  *   output             out = rmsnorm(o) * norm * silu(z), for each v head
  *
@@ -59,7 +59,15 @@ struct recurrent_shape {
     uint32_t n_k_heads, n_v_heads; /* the second is a multiple of the first */
     uint32_t k_dim, v_dim;         /* elements of a head */
     uint32_t width;                /* of the convolution: 2 to RECURRENT_MAX_WIDTH */
+    /* The v heads of a k head are n_k_heads apart.  Otherwise they follow one another. */
+    bool v_heads_apart;
 };
+
+/* Returns the k head whose q and k a v head has. */
+static inline uint32_t recurrent_k_head(const struct recurrent_shape *shape, uint32_t v_head) {
+    return shape->v_heads_apart ? v_head % shape->n_k_heads
+                                : v_head / (shape->n_v_heads / shape->n_k_heads);
+}
 
 /* Returns the elements of a row's q and k together with v: the channels of the convolution. */
 static inline uint32_t recurrent_n_channels(const struct recurrent_shape *shape) {
@@ -118,7 +126,7 @@ struct recurrent_args {
     size_t gates_stride;
     /* All plain (weight_is_plain()).  conv has n_channels rows of `width`, the newest input's
      * weight last; as a stack of n_channels matrices of one row. */
-    const struct weight *conv, *a_log, *dt_bias; /* the last two: [n_v_heads] */
+    const struct weight *conv, *rates, *dt_bias; /* the last two: [n_v_heads]; rates are < 0 */
     const struct weight *norm;                   /* [v_dim] */
     float eps;                                   /* of the norm */
     const struct state_pool *states;

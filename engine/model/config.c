@@ -87,7 +87,7 @@ static int read_architecture(const struct config_reader *r, struct model_config 
     c->shared_norm = family->shared_norm;
     c->qkv_by_group = family->qkv_by_group;
     c->output_gate = family->output_gate;
-    c->recurrent_by_group = family->recurrent_by_group;
+    c->recurrent_by_group = c->gates_by_group = family->recurrent_by_group;
     c->softmax = family->softmax;
     c->experts_in_columns = family->experts_in_columns;
     c->tensors = family->tensors;
@@ -129,6 +129,13 @@ static int read_required(const struct config_reader *r, const struct model_confi
     return config_read_count(r, r->root, key, max, out);
 }
 
+static int read_guess_layers(const struct config_reader *r, struct model_config *c) {
+    double n = 0;
+    const int rc = config_read_number(r, r->root, "num_nextn_predict_layers", 0, 16, &n);
+    c->n_guess_layers = (uint32_t)n;
+    return rc;
+}
+
 /* Reads what follows attention. */
 static int read_layers(const struct config_reader *r, struct model_config *c) {
     const struct model_family *family = family_find(c->architecture);
@@ -139,7 +146,8 @@ static int read_layers(const struct config_reader *r, struct model_config *c) {
     if (!c->layers)
         return error_set(r->err, ERR_NOMEM, "%.200s: no memory for the layers' shapes", r->label);
     for (uint32_t i = 0; i < c->n_layers; i++) c->layers[i] = shape;
-    const int code = family->experts ? experts_config_read(r, family->experts, c) : 0;
+    int code = family->experts ? experts_config_read(r, family->experts, c) : 0;
+    if (!code) code = read_guess_layers(r, c);
     return code ? code : recurrent_config_read(r, family->has_recurrent, c);
 }
 

@@ -197,13 +197,6 @@ int family_read_cohere(const struct config_reader *r, struct model_config *c) {
     return rc;
 }
 
-static int read_guess_layers(const struct config_reader *r, struct model_config *c) {
-    double n = 0;
-    const int rc = config_read_number(r, r->root, "num_nextn_predict_layers", 0, 16, &n);
-    c->n_guess_layers = (uint32_t)n;
-    return rc;
-}
-
 /* Reads how the router makes shares, and how they go with the shared expert's: added to them, or
  * all halved. */
 static int read_cohere_route(const struct config_reader *r, struct model_config *c) {
@@ -233,7 +226,6 @@ int family_read_cohere2_moe(const struct config_reader *r, struct model_config *
     double eps = 1e-5;
     int rc = family_read_cohere(r, c);
     if (!rc) rc = read_cohere_route(r, c);
-    if (!rc) rc = read_guess_layers(r, c);
     if (!rc) rc = config_read_number(r, r->root, "layer_norm_eps", 1e-12, 1.0, &eps);
     if (rc) return rc;
     c->layer_norm = !is_rms;
@@ -258,8 +250,7 @@ int family_read_gpt_oss(const struct config_reader *r, struct model_config *c) {
 }
 
 int family_read_glm4_moe(const struct config_reader *r, struct model_config *c) {
-    const int rc = config_read_bool(r, r->root, "use_qk_norm", &c->qk_norm);
-    return rc ? rc : read_guess_layers(r, c);
+    return config_read_bool(r, r->root, "use_qk_norm", &c->qk_norm);
 }
 
 /* Reads the KV heads that one layer has in place of the others' ones. */

@@ -226,6 +226,16 @@ static int adjust(struct loader *l, float more, float scale, struct weight *host
     return 0;
 }
 
+/* Replaces a vector of logarithms with a copy whose elements are -exp(element), in f32. */
+static int make_rates(struct loader *l, struct weight *host) {
+    float *out = own_room(l, host->cols * sizeof(float));
+    if (!out) return ERR_NOMEM;
+    weight_to_float(host, 0, out);
+    for (uint32_t i = 0; i < host->cols; i++) out[i] = -expf(out[i]);
+    *host = weight_plain(out, ELEMENT_F32, 1, host->cols);
+    return 0;
+}
+
 /* Frees the copies that were made since `before` was the newest, but for the newest if it is to
  * stay. */
 static void drop_copies(struct model *model, const struct reordered *before, bool keeps_newest) {
@@ -238,7 +248,7 @@ static void drop_copies(struct model *model, const struct reordered *before, boo
 }
 
 /* Makes of what the files have what the device gets: *host.  *bytes: of the weight, without what
- * adjust() makes of it. */
+ * adjust() or make_rates() makes of it. */
 static int prepare(struct loader *l, struct weight *host, uint64_t *bytes) {
     struct model *model = l->model;
     const struct weight_rule *rule = l->query.rule;
@@ -254,6 +264,7 @@ static int prepare(struct loader *l, struct weight *host, uint64_t *bytes) {
     }
     *bytes = rc ? 0 : weight_bytes(host);
     set_rounding(l, host);
+    if (!rc && rule->is_log && !model->config.has_rates) rc = make_rates(l, host);
     if (rc || model->random) return rc;
     if (moves_rows(&l->query)) rc = reorder(l, host);
     const bool is_from_1 = model->config.norms_from_one && !rule->is_from_0;

@@ -68,7 +68,10 @@ struct model_config {
      * the tokens of its table; 0: nothing. */
     uint32_t layer_inputs, n_input_vocab;
     struct recurrent_shape recurrent;
-    bool recurrent_by_group;    /* their products lie by k head in the checkpoint (weight_find.h) */
+    /* In the checkpoint the products q, k, v and z of recurrent layers lie by k head, or b and a do
+     * (weight_find.h). */
+    bool recurrent_by_group, gates_by_group;
+    bool has_rates;             /* the checkpoint has rates, not logarithms (recurrent.h) */
     bool output_gate;           /* attention's output is multiplied with sigmoid(gate(x)) */
     struct layer_shape *layers; /* [n_layers], owned */
     uint32_t max_position;      /* trained context, tokens */
@@ -132,7 +135,7 @@ struct layer_weights {
     struct weight sinks; /* of SOFTMAX_SINKS */
     struct weight output_gate;
     /* Of a recurrent layer, beside q, k, v and o; members as in struct recurrent_args. */
-    struct weight z, b, a, conv, a_log, dt_bias, mixer_norm;
+    struct weight z, b, a, conv, rates, dt_bias, mixer_norm;
     struct weight scale; /* of layer_scales: one f32, in the host's memory */
     struct weight input_gate, input_projection, input_post_norm; /* layer_inputs.h */
     struct weight attn_post_norm, ffn_post_norm;

@@ -45,6 +45,11 @@ static int divide_heads(struct model_config *c, struct error *err) {
     if (!rc) rc = divide_kv_heads(c, &c->n_kv_heads, err);
     if (!rc) rc = divide_kv_heads(c, &c->windowed.n_heads, err);
     if (rc || recurrent->n_layers == 0) return rc;
+    if (recurrent->v_heads_apart)
+        return error_set(err, ERR_UNSUPPORTED,
+                         "--tensor-parallel-size %" PRIu32 ": the file has the value heads of each "
+                         "key head apart; name the model's safetensors instead",
+                         c->n_ranks);
     rc = divide_or_repeat(c, &recurrent->n_k_heads, "key heads of recurrent layers", err);
     return rc ? rc : divide(c, &recurrent->n_v_heads, "value heads of recurrent layers", err);
 }

@@ -60,7 +60,7 @@ int recurrent_layer_run(struct decoder *d, uint32_t layer, struct row_range rows
                                         .a = act_at(d, d->gates, n_gates - shape->n_v_heads),
                                         .gates_stride = n_gates,
                                         .conv = &w->conv,
-                                        .a_log = &w->a_log,
+                                        .rates = &w->rates,
                                         .dt_bias = &w->dt_bias,
                                         .norm = &w->mixer_norm,
                                         .eps = c->norm_eps,

@@ -84,6 +84,7 @@ enum weight_side {
 #define TRAIT_SHARED TRAIT(30)       /* several ranks have it, each a part */
 #define TRAIT_BORROWS_KV TRAIT(31)   /* layer_shape.borrows_kv */
 #define TRAIT_LAYER_INPUTS TRAIT(32) /* model_config.layer_inputs */
+#define TRAIT_GATES_BY_GROUP TRAIT(33)
 
 struct weight_rule {
     const char *name;      /* '#' stands for the layer's number, '@' for the expert's */
@@ -99,6 +100,7 @@ struct weight_rule {
     bool is_norm;           /* a vector that scales: 1 where weights are random */
     bool is_from_0;         /* of a norm: as it is, whatever model_config.norms_from_one says */
     bool is_small;          /* read like a vector, not multiplied with */
+    bool is_log;            /* the device gets -exp of it, unless the files have that */
     bool is_rotary;         /* its rows are q's or k's (rotary_order.h) */
     bool is_table;          /* its rows are looked up */
     bool is_last;           /* of the norm before the logits (model_config.logit_scale) */

@@ -7,8 +7,11 @@
 
 enum { N_TEXTS = 3, N_SLOTS = 2 * N_TEXTS, MAX_TOKENS = 90 };
 
-static const struct recurrent_shape shapes[] = {
-    {1, 1, 1, 5, 16, 2}, {2, 2, 4, 32, 16, 4}, {1, 1, 3, 128, 128, 4}, {3, 2, 2, 20, 48, 8}};
+static const struct recurrent_shape shapes[] = {{1, 1, 1, 5, 16, 2, false},
+                                                {2, 2, 4, 32, 16, 4, false},
+                                                {1, 1, 3, 128, 128, 4, false},
+                                                {3, 2, 2, 20, 48, 8, false},
+                                                {2, 2, 6, 32, 16, 4, true}};
 static const uint32_t lengths[N_TEXTS] = {MAX_TOKENS, 1, 67};
 
 /* The rows of all texts, one text behind the other, and the weights of a layer. */
@@ -16,8 +19,8 @@ struct layer {
     struct recurrent_shape shape;
     uint32_t n_channels, n_values, n_rows;
     float *qkv, *z, *b, *a; /* [n_rows] of n_channels, n_values and twice n_v_heads */
-    float *taps, *a_log, *dt_bias, *norm;
-    struct weight conv, w_a_log, w_dt_bias, w_norm;
+    float *taps, *rates, *dt_bias, *norm;
+    struct weight conv, w_rates, w_dt_bias, w_norm;
 };
 
 static void make_layer(struct layer *l, const struct recurrent_shape *shape) {
@@ -30,19 +33,20 @@ static void make_layer(struct layer *l, const struct recurrent_shape *shape) {
     l->b = random_floats((size_t)l->n_rows * shape->n_v_heads);
     l->a = random_floats((size_t)l->n_rows * shape->n_v_heads);
     l->taps = random_floats((size_t)l->n_channels * shape->width);
-    l->a_log = random_floats(shape->n_v_heads);
+    l->rates = random_floats(shape->n_v_heads);
     l->dt_bias = random_floats(shape->n_v_heads);
     l->norm = random_floats(shape->v_dim);
-    for (uint32_t h = 0; h < shape->n_v_heads; h++) l->a_log[h] -= 3; /* slow enough to remember */
+    for (uint32_t h = 0; h < shape->n_v_heads; h++) /* slow enough to remember */
+        l->rates[h] = -expf(l->rates[h] - 3);
     l->conv = weight_plain(l->taps, ELEMENT_F32, 1, shape->width);
     l->conv.n_stacked = l->n_channels;
-    l->w_a_log = weight_plain(l->a_log, ELEMENT_F32, 1, shape->n_v_heads);
+    l->w_rates = weight_plain(l->rates, ELEMENT_F32, 1, shape->n_v_heads);
     l->w_dt_bias = weight_plain(l->dt_bias, ELEMENT_F32, 1, shape->n_v_heads);
     l->w_norm = weight_plain(l->norm, ELEMENT_F32, 1, shape->v_dim);
 }
 
 static void free_layer(struct layer *l) {
-    float *all[] = {l->qkv, l->z, l->b, l->a, l->taps, l->a_log, l->dt_bias, l->norm};
+    float *all[] = {l->qkv, l->z, l->b, l->a, l->taps, l->rates, l->dt_bias, l->norm};
     for (size_t i = 0; i < COUNT(all); i++) free(all[i]);
 }
 
@@ -72,7 +76,9 @@ static void make_unit(double *x, uint32_t n, double factor) {
 static void define_head(const struct layer *l, uint32_t first, uint32_t n_tokens, uint32_t head,
                         double *out) {
     const struct recurrent_shape *s = &l->shape;
-    const uint32_t k_head = head / (s->n_v_heads / s->n_k_heads), n_keys = s->n_k_heads * s->k_dim;
+    const uint32_t each = s->n_v_heads / s->n_k_heads,
+                   k_head = s->v_heads_apart ? head % s->n_k_heads : head / each,
+                   n_keys = s->n_k_heads * s->k_dim;
     double *state = calloc((size_t)s->k_dim * s->v_dim, sizeof(*state)), q[256], k[256], o[256];
     for (uint32_t t = 0; t < n_tokens; t++) {
         const size_t row = first + t, gate = row * s->n_v_heads + head;
@@ -83,7 +89,7 @@ static void define_head(const struct layer *l, uint32_t first, uint32_t n_tokens
         }
         make_unit(q, s->k_dim, 1 / sqrt(s->k_dim));
         make_unit(k, s->k_dim, 1);
-        const double decay = exp(-exp(l->a_log[head]) * log1p(exp(l->a[gate] + l->dt_bias[head]))),
+        const double decay = exp(l->rates[head] * log1p(exp(l->a[gate] + l->dt_bias[head]))),
                      beta = 1 / (1 + exp(-l->b[gate]));
         for (uint32_t j = 0; j < s->v_dim; j++) {
             const double v = convolved(l, first, t, 2 * n_keys + head * s->v_dim + j);
@@ -158,7 +164,7 @@ static void step(struct backend *be, const struct layer *l, struct run *run, con
                                         .a = gates + l->n_values + s->n_v_heads,
                                         .gates_stride = n_gates,
                                         .conv = &l->conv,
-                                        .a_log = &l->w_a_log,
+                                        .rates = &l->w_rates,
                                         .dt_bias = &l->w_dt_bias,
                                         .norm = &l->w_norm,
                                         .eps = 1e-5F,

@@ -16,18 +16,18 @@ enum { N_SEQS = 4, N_SLOTS = 2 * N_SEQS, N_STEPS = 3 };
 /* Relative to the largest output. */
 static const double tolerance = 0.03;
 
-static const struct recurrent_shape shapes[] = {{2, 2, 6, 128, 128, 4},
-                                                {1, 1, 9, 128, 128, 4},
-                                                {1, 2, 4, 32, 16, 4},
-                                                {2, 1, 3, 20, 48, 8},
-                                                {1, 2, 2, 256, 256, 3}};
+static const struct recurrent_shape shapes[] = {
+    {2, 2, 6, 128, 128, 4, false}, {2, 2, 6, 128, 128, 4, true},  {1, 1, 9, 128, 128, 4, false},
+    {1, 2, 4, 32, 16, 4, false},   {1, 2, 4, 32, 16, 4, true},    {2, 1, 3, 20, 48, 8, false},
+    {1, 2, 2, 256, 256, 3, false}, {1, 3, 27, 128, 128, 4, true},
+};
 
 /* The rows of each sequence in each step; sequences with one row decode, and come first. */
 static const uint32_t lengths[N_STEPS][N_SEQS] = {{1, 3, 70, 200}, {1, 1, 64, 5}, {1, 1, 1, 129}};
 
 /* A layer's weights on one backend. */
 struct layer {
-    struct weight conv, a_log, dt_bias, norm;
+    struct weight conv, rates, dt_bias, norm;
     struct state_pool states;
 };
 
@@ -45,7 +45,7 @@ static void release(struct backend *be, const void *memory) {
 
 /* What all backends get the same values of. */
 struct values {
-    float *conv, *a_log, *dt_bias, *norm;
+    float *conv, *rates, *dt_bias, *norm;
     float *qkv[N_STEPS], *gates[N_STEPS]; /* [n_rows] of n_channels, and of z, b and a */
 };
 
@@ -62,10 +62,10 @@ static uint32_t gates_width(const struct recurrent_shape *s) {
 static void make_values(struct values *v, const struct recurrent_shape *s) {
     const uint32_t n_channels = recurrent_n_channels(s);
     v->conv = random_bf16((size_t)n_channels * s->width, 1);
-    v->a_log = random_floats(s->n_v_heads);
+    v->rates = random_floats(s->n_v_heads);
     v->dt_bias = random_bf16(s->n_v_heads, 1);
     v->norm = random_bf16(s->v_dim, 1);
-    for (uint32_t h = 0; h < s->n_v_heads; h++) v->a_log[h] -= 3;
+    for (uint32_t h = 0; h < s->n_v_heads; h++) v->rates[h] = -expf(v->rates[h] - 3);
     for (uint32_t i = 0; i < N_STEPS; i++) {
         v->qkv[i] = random_bf16((size_t)rows_of(i) * n_channels, 2);
         v->gates[i] = random_bf16((size_t)rows_of(i) * gates_width(s), 2);
@@ -73,7 +73,7 @@ static void make_values(struct values *v, const struct recurrent_shape *s) {
 }
 
 static void free_values(struct values *v) {
-    free(v->conv), free(v->a_log), free(v->dt_bias), free(v->norm);
+    free(v->conv), free(v->rates), free(v->dt_bias), free(v->norm);
     for (uint32_t i = 0; i < N_STEPS; i++) free(v->qkv[i]), free(v->gates[i]);
 }
 
@@ -122,7 +122,7 @@ static void run_step(struct backend *be, struct layer *l, const struct values *v
         .a = gates + element_bytes(element, n_values + s->n_v_heads),
         .gates_stride = width,
         .conv = &l->conv,
-        .a_log = &l->a_log,
+        .rates = &l->rates,
         .dt_bias = &l->dt_bias,
         .norm = &l->norm,
         .eps = 1e-5F,
@@ -164,7 +164,7 @@ static void run_steps(struct backend *be, const struct recurrent_shape *s, const
     const enum element element = be == gpu ? ELEMENT_BF16 : ELEMENT_F32;
     const uint32_t n_channels = recurrent_n_channels(s);
     struct layer l = {.conv = plain(be, v->conv, element, n_channels, s->width),
-                      .a_log = plain(be, v->a_log, ELEMENT_F32, 1, s->n_v_heads),
+                      .rates = plain(be, v->rates, ELEMENT_F32, 1, s->n_v_heads),
                       .dt_bias = plain(be, v->dt_bias, element, 1, s->n_v_heads),
                       .norm = plain(be, v->norm, element, 1, s->v_dim),
                       .states = state_pool_of(s, be->act_dtype, N_SLOTS)};
@@ -176,7 +176,7 @@ static void run_steps(struct backend *be, const struct recurrent_shape *s, const
         run_step(be, &l, v, i, out[i]);
         if (moves) move_states(be, &l.states);
     }
-    const void *owned[] = {l.conv.data, l.a_log.data, l.dt_bias.data, l.norm.data, l.states.base};
+    const void *owned[] = {l.conv.data, l.rates.data, l.dt_bias.data, l.norm.data, l.states.base};
     for (size_t i = 0; i < COUNT(owned); i++) release(be, owned[i]);
 }
 
@@ -210,7 +210,8 @@ static void is_the_cpus_for_heads_of_any_size(void **state) {
 
 static void refuses_heads_that_no_kernel_takes(void **state) {
     (void)state;
-    const struct recurrent_shape wide = {1, 1, 1, 512, 128, 4}, odd = {1, 1, 1, 64, 6, 4};
+    const struct recurrent_shape wide = {1, 1, 1, 512, 128, 4, false},
+                                 odd = {1, 1, 1, 64, 6, 4, false};
     assert_false(gpu->ops->recurrent->takes(gpu, &wide));
     assert_false(gpu->ops->recurrent->takes(gpu, &odd));
 }

@@ -71,17 +71,18 @@ template <typename T> static std::vector<T> from_device(const void *at, size_t n
 struct layer {
     uint32_t n_k_heads, n_v_heads;
     halves conv, dt_bias, norm;
-    std::vector<float> a_log;
+    std::vector<float> rates;
+    bool v_heads_apart;
     uint32_t n_channels() const { return (2 * n_k_heads + n_v_heads) * DELTA_DIM; }
 };
 
-static layer make_layer(uint32_t n_k_heads, uint32_t n_v_heads) {
-    layer l = {n_k_heads, n_v_heads, {}, {}, {}, {}};
+static layer make_layer(uint32_t n_k_heads, uint32_t n_v_heads, bool v_heads_apart = false) {
+    layer l = {n_k_heads, n_v_heads, {}, {}, {}, {}, v_heads_apart};
     l.conv = random_halves((size_t)l.n_channels() * DELTA_WIDTH, 0.5);
     l.norm = random_halves(DELTA_DIM, 1.0);
     for (uint32_t h = 0; h < n_v_heads; h++) {
         const double dt = exp(log(1e-3) + uniform_random() * log(100.0));
-        l.a_log.push_back((float)log(1.0 + 15.0 * uniform_random()));
+        l.rates.push_back((float)(-1.0 - 15.0 * uniform_random()));
         l.dt_bias.push_back(to_bf16(dt + log(-expm1(-dt))));
     }
     return l;
@@ -120,12 +121,12 @@ struct rig {
         return at;
     }
     rig(const layer &l, uint32_t n_slots) : l(l), n_slots(n_slots) {
-        p.n_k_heads = l.n_k_heads, p.n_v_heads = l.n_v_heads;
+        p.n_k_heads = l.n_k_heads, p.n_v_heads = l.n_v_heads, p.v_heads_apart = l.v_heads_apart;
         p.k_dim = p.v_dim = DELTA_DIM, p.width = DELTA_WIDTH, p.eps = 1e-6f;
         p.conv = {own(to_device(l.conv)), ELEMENT_BF16};
         p.dt_bias = {own(to_device(l.dt_bias)), ELEMENT_BF16};
         p.norm = {own(to_device(l.norm)), ELEMENT_BF16};
-        p.a_log = {own(to_device(l.a_log)), ELEMENT_F32};
+        p.rates = {own(to_device(l.rates)), ELEMENT_F32};
         p.inputs_at = (size_t)l.n_v_heads * DELTA_DIM * DELTA_DIM * sizeof(float);
         p.slot_bytes = p.inputs_at + (size_t)DELTA_WIDTH * l.n_channels() * sizeof(bf16);
         void *states;
@@ -289,14 +290,14 @@ struct recurrence {
 
 static void recur_head(const recurrence &r, uint32_t head) {
     const uint32_t n_heads = r.l.n_v_heads, k_heads = r.l.n_k_heads, D = DELTA_DIM,
-                   k_head = head / (n_heads / k_heads);
+                   k_head = r.l.v_heads_apart ? head % k_heads : head / (n_heads / k_heads);
     double *s = r.state + (size_t)head * D * D;
     for (size_t row = 0; row < r.n; row++) {
         const double *q = &r.vectors[row * r.l.n_channels() + k_head * D], *k = q + k_heads * D,
                      *v = &r.vectors[row * r.l.n_channels() + (2 * k_heads + head) * D];
         const double x = from_bf16(r.a[row * n_heads + head]) + from_bf16(r.l.dt_bias[head]),
                      softplus = x > 30 ? x : log1p(exp(x)),
-                     decay = exp(-exp((double)r.l.a_log[head]) * softplus),
+                     decay = exp((double)r.l.rates[head] * softplus),
                      beta = sigmoid(from_bf16(r.b[row * n_heads + head]));
         double kv[DELTA_DIM] = {0}, o[DELTA_DIM] = {0};
         for (uint32_t i = 0; i < D; i++)
@@ -582,7 +583,8 @@ static void test_decode(const layer &l, uint32_t n_decode) {
 }
 
 static int run_tests() {
-    const layer small = make_layer(2, 6), twins = make_layer(2, 4), large = make_layer(16, 48);
+    const layer small = make_layer(2, 6), twins = make_layer(2, 4), large = make_layer(16, 48),
+                apart = make_layer(2, 6, true);
     test_lengths(small);
     test_many(small);
     test_cuts(small);
@@ -590,6 +592,9 @@ static int run_tests() {
     test_decode(small, 3);
     test_decode(small, 70);
     test_many(twins);
+    test_many(apart);
+    test_cuts(apart);
+    test_decode(apart, 3);
     rig r(large, 1);
     test_prompts("16 and 48 heads", r, make_rows(large, 150, 1.0), {{150, {-1, 0, 0, 0}}}, 1e-5);
     printf("%d failures\n", n_failures);
