@@ -20,7 +20,13 @@ static const struct gguf_architecture architectures[] = {
     {"qwen2moe", "Qwen2MoeForCausalLM", NULL, "Qwen2MoeForCausalLM", false, GGUF_SHARED_EXPERT},
     {"qwen3moe", "Qwen3MoeForCausalLM", NULL, "Qwen3MoeForCausalLM", false, 0},
     {"glm4moe", "Glm4MoeForCausalLM", NULL, "Glm4MoeForCausalLM", false,
-     GGUF_LATE_FFN_NORM | GGUF_SHARED_EXPERT | GGUF_SIGMOID},
+     GGUF_LATE_FFN_NORM | GGUF_SHARED_EXPERT | GGUF_SIGMOID | GGUF_GUESSES},
+    {"qwen35", "Qwen3_5ForCausalLM", NULL, NULL, false,
+     GGUF_LATE_FFN_NORM | GGUF_RECURRENT | GGUF_V_HEADS_APART | GGUF_GUESSES},
+    {"qwen35moe", "Qwen3_5MoeForCausalLM", NULL, "Qwen3_5MoeForCausalLM", false,
+     GGUF_LATE_FFN_NORM | GGUF_RECURRENT | GGUF_V_HEADS_APART | GGUF_GUESSES | GGUF_SHARED_EXPERT},
+    {"qwen3next", "Qwen3NextForCausalLM", NULL, "Qwen3NextForCausalLM", false,
+     GGUF_LATE_FFN_NORM | GGUF_RECURRENT | GGUF_SHARED_EXPERT},
     {"gemma2", "Gemma2ForCausalLM", NULL, NULL, false, 0},
     {"gemma3", "Gemma3ForCausalLM", NULL, NULL, false, 0},
     {"gemma4", "Gemma4ForCausalLM", NULL, NULL, false, GGUF_TWO_HEADS},
@@ -50,13 +56,14 @@ struct writing {
 
 /* What becomes of a key. */
 enum key_use {
-    USE_COPY,   /* a member of config.json; a list is one value for all layers */
-    USE_LAYERS, /* a member, or a list of one truth value for each layer */
-    USE_ROPE,   /* a member of the rotary settings */
-    USE_COUNT,  /* a member, unless it is 0 */
-    USE_OWN,    /* it is read elsewhere in this file */
-    USE_ZERO,   /* it must be 0: what it counts is not supported */
-    USE_NONE    /* it changes nothing */
+    USE_COPY,      /* a member of config.json; a list is one value for all layers */
+    USE_LAYERS,    /* a member, or a list of one truth value for each layer: has it a window? */
+    USE_RECURRENT, /* the same: is it recurrent? */
+    USE_ROPE,      /* a member of the rotary settings */
+    USE_COUNT,     /* a member, unless it is 0 */
+    USE_OWN,       /* it is read elsewhere in this file */
+    USE_ZERO,      /* it must be 0: what it counts is not supported */
+    USE_NONE       /* it changes nothing */
 };
 
 /* Keys behind "ARCHITECTURE.", of those with all of the traits `with` and none of `without`. */
@@ -70,7 +77,9 @@ static const struct known_key {
     {"context_length", USE_COPY, true, "max_position_embeddings", 0, 0},
     {"embedding_length", USE_COPY, true, "hidden_size", 0, 0},
     {"block_count", USE_COPY, true, "num_hidden_layers", 0, 0},
-    {"feed_forward_length", USE_COPY, true, "intermediate_size", 0, GGUF_TWO_HEADS},
+    {"feed_forward_length", USE_COPY, true, "intermediate_size", 0,
+     GGUF_TWO_HEADS | GGUF_RECURRENT},
+    {"feed_forward_length", USE_COUNT, false, "intermediate_size", GGUF_RECURRENT, 0},
     {"feed_forward_length", USE_OWN, true, NULL, GGUF_TWO_HEADS, 0},
     {"attention.head_count", USE_COPY, true, "num_attention_heads", 0, 0},
     {"attention.head_count_kv", USE_COPY, false, "num_key_value_heads", 0, GGUF_TWO_HEADS},
@@ -100,7 +109,16 @@ static const struct known_key {
     {"rope.freq_base", USE_OWN, true, NULL, GGUF_TWO_HEADS, 0},
     {"rope.freq_base_swa", USE_COPY, false, "rope_local_base_freq", 0, GGUF_TWO_HEADS},
     {"rope.freq_base_swa", USE_OWN, true, NULL, GGUF_TWO_HEADS, 0},
-    {"rope.dimension_count", USE_OWN, false, NULL, 0, 0},
+    {"rope.dimension_count", USE_OWN, false, NULL, 0, GGUF_RECURRENT},
+    {"rope.dimension_count", USE_OWN, true, NULL, GGUF_RECURRENT, 0},
+    {"rope.dimension_sections", USE_NONE, false, NULL, GGUF_RECURRENT, 0}, /* of images */
+    {"full_attention_interval", USE_COPY, false, "full_attention_interval", GGUF_RECURRENT, 0},
+    {"attention.recurrent_layers", USE_RECURRENT, false, NULL, GGUF_RECURRENT, 0},
+    {"ssm.conv_kernel", USE_COPY, true, "linear_conv_kernel_dim", GGUF_RECURRENT, 0},
+    {"ssm.state_size", USE_COPY, true, "linear_key_head_dim", GGUF_RECURRENT, 0},
+    {"ssm.group_count", USE_COPY, true, "linear_num_key_heads", GGUF_RECURRENT, 0},
+    {"ssm.time_step_rank", USE_COPY, true, "linear_num_value_heads", GGUF_RECURRENT, 0},
+    {"ssm.inner_size", USE_OWN, true, NULL, GGUF_RECURRENT, 0},
     {"rope.scaling.type", USE_OWN, false, NULL, 0, 0},
     {"rope.scaling.factor", USE_OWN, false, NULL, 0, 0},
     {"rope.scaling.original_context_length", USE_ROPE, false, "original_max_position_embeddings", 0,
@@ -125,8 +143,8 @@ static const struct known_key {
     {"expert_weights_scale", USE_COPY, false, "routed_scaling_factor", GGUF_SIGMOID, 0},
     {"expert_group_count", USE_COUNT, false, "n_group", GGUF_SIGMOID, 0},
     {"expert_group_used_count", USE_COUNT, false, "topk_group", GGUF_SIGMOID, 0},
-    {"nextn_predict_layers", USE_COUNT, false, "num_nextn_predict_layers", GGUF_SIGMOID, 0},
-    {"nextn_predict_layers", USE_ZERO, false, NULL, 0, GGUF_SIGMOID},
+    {"nextn_predict_layers", USE_COUNT, false, "num_nextn_predict_layers", GGUF_GUESSES, 0},
+    {"nextn_predict_layers", USE_ZERO, false, NULL, 0, GGUF_GUESSES},
     {"tensor_data_layout", USE_NONE, false, NULL, 0, 0}, /* how the file was made */
     {"vocab_size", USE_NONE, false, NULL, 0, 0},         /* the embedding says it */
 };
@@ -192,16 +210,16 @@ static int copy_common(const struct writing *w, const struct known_key *key,
     return put(w, w->config, key->name, common);
 }
 
-/* Writes a period, or which layers have a window. */
+/* Writes a period, or which layers are of this type; the others have full attention. */
 static int copy_layers(const struct writing *w, const struct known_key *key,
-                       const struct gguf_value *value) {
-    if (value->type != GGUF_ARRAY) return copy_common(w, key, value);
-    if (value->element != GGUF_BOOL || value->n > MAX_LIST)
+                       const struct gguf_value *value, const char *those) {
+    if (value->type != GGUF_ARRAY && key->name) return copy_common(w, key, value);
+    if (value->type != GGUF_ARRAY || value->element != GGUF_BOOL || value->n > MAX_LIST)
         return refuse_key(w, ERR_INVALID, key->key, "is not a list of true and false");
     json_t *types = json_array();
     for (uint64_t i = 0; types && i < value->n; i++) {
         const struct gguf_value layer = gguf_element(value, i);
-        const char *type = gguf_truth(&layer, false) ? "sliding_attention" : "full_attention";
+        const char *type = gguf_truth(&layer, false) ? those : "full_attention";
         if (!json_array_append_new(types, json_string(type))) continue;
         json_decref(types);
         return no_memory(w);
@@ -215,7 +233,8 @@ static int take_key(const struct writing *w, const struct known_key *key,
     const bool is_zero = gguf_number(value, &number) && number == 0;
     switch (key->use) {
     case USE_COPY: return copy_common(w, key, value);
-    case USE_LAYERS: return copy_layers(w, key, value);
+    case USE_LAYERS: return copy_layers(w, key, value, "sliding_attention");
+    case USE_RECURRENT: return copy_layers(w, key, value, "linear_attention");
     case USE_ROPE: return put(w, w->rope, key->name, gguf_to_json(value));
     case USE_COUNT: return is_zero ? 0 : copy_common(w, key, value);
     case USE_ZERO:
@@ -280,18 +299,37 @@ static int check_attention(const struct writing *w) {
     return put(w, w->config, "partial_rotary_factor", json_real(rotated / head_dim(w)));
 }
 
-/* Writes how many layers answer, without those behind them that guess tokens, and whether the heads
- * of q and k are normed, for GLM. */
-static int put_glm(const struct writing *w) {
+/* Writes how many layers answer, without those behind them that guess tokens. */
+static int put_answering(const struct writing *w) {
     const double n = number_of(w, "num_hidden_layers"),
                  n_guess = number_of(w, "num_nextn_predict_layers");
-    if (!(w->architecture->traits & GGUF_SIGMOID)) return 0;
+    json_t *types = json_object_get(w->config, "layer_types");
+    if (n_guess == 0) return 0;
     if (n_guess >= n)
         return refuse_key(w, ERR_INVALID, "nextn_predict_layers", "leaves no layer that answers");
-    const int rc = put(w, w->config, "num_hidden_layers", json_integer((json_int_t)(n - n_guess)));
-    return rc ? rc
-              : put(w, w->config, "use_qk_norm",
-                    json_boolean(gguf_files_find(w->files, "blk.0.attn_q_norm.weight")));
+    while ((double)json_array_size(types) > n - n_guess)
+        json_array_remove(types, json_array_size(types) - 1);
+    return put(w, w->config, "num_hidden_layers", json_integer((json_int_t)(n - n_guess)));
+}
+
+/* Writes whether the heads of q and k are normed, for GLM. */
+static int put_glm(const struct writing *w) {
+    if (!(w->architecture->traits & GGUF_SIGMOID)) return 0;
+    return put(w, w->config, "use_qk_norm",
+               json_boolean(gguf_files_find(w->files, "blk.0.attn_q_norm.weight")));
+}
+
+/* Writes the size of a v head of recurrent layers. */
+static int put_v_head(const struct writing *w) {
+    static const char key[] = "ssm.inner_size";
+    const double n_heads = number_of(w, "linear_num_value_heads");
+    double width = 0;
+    if (!(w->architecture->traits & GGUF_RECURRENT)) return 0;
+    gguf_number(own_key(w, key), &width);
+    const double dim = n_heads > 0 ? width / n_heads : 0;
+    if (!(dim >= 1 && dim == floor(dim) && dim < MAX_LIST))
+        return refuse_key(w, ERR_INVALID, key, "is no multiple of 'ssm.time_step_rank'");
+    return put(w, w->config, "linear_value_head_dim", json_integer((json_int_t)dim));
 }
 
 /* Writes how routers make shares: those of a token's experts add up to 1, but where a key may say
@@ -308,8 +346,8 @@ static int put_experts(const struct writing *w) {
     gguf_number(own_key(w, function), &said);
     if (said != usual)
         return refuse_key(w, ERR_UNSUPPORTED, function, "is not that of this architecture");
-    const bool adds_up =
-        gguf_truth(own_key(w, "expert_weights_norm"), !(traits & GGUF_SHARED_EXPERT));
+    const bool usually = traits & GGUF_RECURRENT || !(traits & GGUF_SHARED_EXPERT),
+               adds_up = gguf_truth(own_key(w, "expert_weights_norm"), usually);
     return put(w, w->config, "norm_topk_prob", json_boolean(adds_up));
 }
 
@@ -615,7 +653,9 @@ int gguf_config(json_t **out, const struct gguf_files *files, const char *label,
     if (!rc && has_two_heads) rc = put_two_heads(&w);
     if (!rc && !has_two_heads) rc = check_attention(&w);
     if (!rc) rc = put_experts(&w);
+    if (!rc) rc = put_answering(&w);
     if (!rc) rc = put_glm(&w);
+    if (!rc) rc = put_v_head(&w);
     if (!rc) rc = put_window(&w);
     if (!rc) rc = put_query_scalar(&w);
     if (!rc && !has_two_heads) rc = put_rope(&w);

@@ -29,6 +29,9 @@ enum {
                                  says it */
     GGUF_SIGMOID = 256,     /* routers make shares by a sigmoid, and keys say more of them */
     GGUF_TEMPERATURE = 512, /* queries are scaled by their position */
+    GGUF_RECURRENT = 1024,  /* some layers are recurrent; shares of experts always add up to 1 */
+    GGUF_V_HEADS_APART = 2048, /* as recurrent_shape.v_heads_apart */
+    GGUF_GUESSES = 4096,       /* the last of the counted layers may be ones that guess tokens */
 };
 
 struct gguf_architecture {

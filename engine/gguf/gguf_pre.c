@@ -16,6 +16,8 @@
 static const char three_digits[] =
     CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}" OTHERS SPACES;
 static const char one_digit[] = CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}" OTHERS SPACES;
+static const char with_marks[] = CONTRACTIONS
+    "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*" SPACES;
 static const char by_case[] =
     LOWER CONTRACTIONS "?" UPPER CONTRACTIONS "?|\\p{N}{1,3}" OTHERS_AND_SLASHES SPACES;
 static const char tekken[] = LOWER UPPER "|\\p{N}" OTHERS_AND_SLASHES SPACES;
@@ -34,6 +36,7 @@ static const struct gguf_pre known[] = {
     {.name = "chatglm-bpe", .pattern = three_digits},
     {.name = "qwen2", .pattern = one_digit, .is_composed = true},
     {.name = "deepseek-r1-qwen", .pattern = one_digit},
+    {.name = "qwen35", .pattern = with_marks, .is_composed = true},
     {.name = "gpt-4o", .pattern = by_case},
     {.name = "tekken", .pattern = tekken, .ignores_merges = true, .adds_begin = true},
 };

@@ -1,7 +1,9 @@
 /* gguf_layout.c - see gguf_layout.h. */
 #include "engine/model/gguf_layout.h"
 
+#include <inttypes.h>
 #include <stddef.h>
+#include <stdio.h>
 
 #include "engine/base/error.h"
 #include "engine/gguf/gguf_config.h"
@@ -23,6 +25,17 @@
         {"model.layers.#.self_attn.q_norm", "blk.#.attn_q_norm"},                                  \
         {"model.layers.#.self_attn.k_norm", "blk.#.attn_k_norm"},                                  \
         {"model.layers.#.self_attn.sinks", "blk.#.attn_sinks.weight"},                             \
+        {"model.layers.#.linear_attn.in_proj_qkv", "blk.#.attn_qkv"},                              \
+        {"model.layers.#.linear_attn.in_proj_qkvz", "blk.#.ssm_in"},                               \
+        {"model.layers.#.linear_attn.in_proj_z", "blk.#.attn_gate"},                               \
+        {"model.layers.#.linear_attn.in_proj_b", "blk.#.ssm_beta"},                                \
+        {"model.layers.#.linear_attn.in_proj_a", "blk.#.ssm_alpha"},                               \
+        {"model.layers.#.linear_attn.in_proj_ba", "blk.#.ssm_ba"},                                 \
+        {"model.layers.#.linear_attn.conv1d", "blk.#.ssm_conv1d"},                                 \
+        {"model.layers.#.linear_attn.A_log", "blk.#.ssm_a"},                                       \
+        {"model.layers.#.linear_attn.dt_bias", "blk.#.ssm_dt.bias"},                               \
+        {"model.layers.#.linear_attn.norm", "blk.#.ssm_norm"},                                     \
+        {"model.layers.#.linear_attn.out_proj", "blk.#.ssm_out"},                                  \
         {"model.layers.#.mlp.gate_proj", "blk.#.ffn_gate"},                                        \
         {"model.layers.#.mlp.up_proj", "blk.#.ffn_up"},                                            \
         {"model.layers.#.mlp.gate_up_proj", "blk.#.ffn_up"},                                       \
@@ -91,21 +104,37 @@ const struct family_name *gguf_layout_tensors(const struct model_config *config)
     return config->own_ffn_norms ? own_norms_tensors : usual_tensors;
 }
 
-static bool has(const struct gguf_files *files, const char *name) {
-    return gguf_files_find(files, name) != NULL;
+static bool has(const struct gguf_files *files, uint32_t layer, const char *name) {
+    char whole[64];
+    snprintf(whole, sizeof(whole), "blk.%" PRIu32 ".%s", layer, name);
+    return gguf_files_find(files, whole) != NULL;
 }
 
-/* Takes from the first layer what the others must have, too. */
+/* Returns the first layer that is recurrent, or that is not; n_layers: there is none. */
+static uint32_t first_layer(const struct model_config *c, bool is_recurrent) {
+    uint32_t i = 0;
+    while (i < c->n_layers && c->layers[i].is_recurrent != is_recurrent) i++;
+    return i;
+}
+
+/* Takes from the first layers what the others must have, too. */
 static void apply(struct model_config *c, const struct gguf_files *files,
                   const struct gguf_architecture *architecture) {
+    const uint32_t attends = first_layer(c, false), recurs = first_layer(c, true);
+    struct recurrent_shape *recurrent = &c->recurrent;
     c->tensors = gguf_layout_tensors(c);
     c->norms_from_one = false;
     c->paired_rotary = architecture->paired_rotary;
-    c->fused_qkv = has(files, "blk.0.attn_qkv.weight");
-    c->fused_gate_up = c->layers[0].kind == FFN_GATED && !has(files, "blk.0.ffn_gate.weight");
-    c->qkv_bias = has(files, c->fused_qkv ? "blk.0.attn_qkv.bias" : "blk.0.attn_q.bias");
-    c->o_bias = has(files, "blk.0.attn_output.bias");
-    c->mlp_bias = has(files, "blk.0.ffn_up.bias") || has(files, "blk.0.ffn_up_exps.bias");
+    c->fused_qkv = has(files, attends, "attn_qkv.weight");
+    c->fused_gate_up = c->layers[0].kind == FFN_GATED && !has(files, 0, "ffn_gate.weight");
+    c->qkv_bias = has(files, attends, c->fused_qkv ? "attn_qkv.bias" : "attn_q.bias");
+    c->o_bias = has(files, attends, "attn_output.bias");
+    c->mlp_bias = has(files, 0, "ffn_up.bias") || has(files, 0, "ffn_up_exps.bias");
+    c->recurrent_by_group = has(files, recurs, "ssm_in.weight");
+    c->gates_by_group = has(files, recurs, "ssm_ba.weight");
+    c->has_rates = true;
+    recurrent->v_heads_apart =
+        architecture->traits & GGUF_V_HEADS_APART && recurrent->n_k_heads < recurrent->n_v_heads;
 }
 
 int gguf_layout_apply(struct model_config *config, const char *model, struct error *err) {

@@ -40,13 +40,15 @@ static bool has_tensor(const struct weight_source *source, const char *name) {
     return gguf_files_find(files_of(source), name) != NULL;
 }
 
-/* Returns true if the tensor has this shape.  A matrix of one row may be a vector in the file. */
+/* Returns true if the tensor has this shape.  The file may leave out dimensions of 1 before the
+ * last one. */
 static bool has_shape(const struct gguf_tensor *t, const struct tensor_shape *shape) {
-    const uint32_t skipped = shape->n_dims == 2 && shape->dims[0] == 1 && t->n_dims == 1;
-    if (t->n_dims + skipped != shape->n_dims) return false;
-    for (uint32_t i = 0; i < t->n_dims; i++)
-        if (t->dims[i] != shape->dims[i + skipped]) return false;
-    return true;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < shape->n_dims; i++) {
+        if (n < t->n_dims && t->dims[n] == shape->dims[i]) n++;
+        else if (shape->dims[i] != 1 || i + 1 == shape->n_dims) return false;
+    }
+    return n == t->n_dims;
 }
 
 static int get_tensor(const struct weight_source *source, const char *name,

@@ -27,7 +27,10 @@ ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "Qw
                  "Olmo2ForCausalLM": "olmo2", "Olmo3ForCausalLM": "olmo2", "GraniteForCausalLM": "granite",
                  "SeedOssForCausalLM": "seed_oss", "CohereForCausalLM": "command-r",
                  "Cohere2ForCausalLM": "cohere2", "Exaone4ForCausalLM": "exaone4",
-                 "GptOssForCausalLM": "gpt-oss"}
+                 "GptOssForCausalLM": "gpt-oss", "Qwen3_5ForCausalLM": "qwen35",
+                 "Qwen3_5MoeForCausalLM": "qwen35moe", "Qwen3NextForCausalLM": "qwen3next"}
+HYBRIDS = ("qwen35", "qwen35moe", "qwen3next")
+V_HEADS_APART = ("qwen35", "qwen35moe")
 IN_PAIRS = ("llama", "mistral3", "smollm3", "granite")  # rows of q and k are reordered
 NAMES = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output",
          "input_layernorm": "attn_norm", "q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v",
@@ -39,6 +42,11 @@ NAMES = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output
          "gate_shexp": "ffn_gate_shexp", "up_shexp": "ffn_up_shexp", "down_shexp": "ffn_down_shexp",
          "shared_expert_gate": "ffn_gate_inp_shexp"}
 LATE_NORM = {**NAMES, "post_attention_layernorm": "post_attention_norm"}
+RECURRENT = {"in_proj_qkv.weight": "attn_qkv.weight", "in_proj_z.weight": "attn_gate.weight",
+             "in_proj_b.weight": "ssm_beta.weight", "in_proj_a.weight": "ssm_alpha.weight",
+             "in_proj_ba.weight": "ssm_ba.weight", "in_proj_qkvz.weight": "ssm_in.weight",
+             "conv1d.weight": "ssm_conv1d.weight", "A_log": "ssm_a", "dt_bias": "ssm_dt.bias",
+             "norm.weight": "ssm_norm.weight", "out_proj.weight": "ssm_out.weight"}
 OWN_NORMS = {**NAMES, "post_attention_layernorm": "post_attention_norm",
          "pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm"}
 
@@ -138,6 +146,52 @@ def in_pairs(values, n_heads):
     return values.reshape(n_heads, 2, -1, *shape[1:]).swapaxes(1, 2).reshape(shape)
 
 
+def apart(values, axis, n_k_heads, n_v_heads):
+    """Parts of v heads, those of a k head following one another, so that they take turns."""
+    shape = values.shape
+    heads = (n_k_heads, n_v_heads // n_k_heads, shape[axis] // n_v_heads)
+    return values.reshape(*shape[:axis], *heads, *shape[axis + 1:]).swapaxes(
+        axis, axis + 1).reshape(shape)
+
+
+def without_groups(values, n_k_heads, sizes):
+    """Rows by k head, of parts of these sizes in each: those of all k heads for each part."""
+    grouped = values.reshape(n_k_heads, sum(sizes), -1)
+    parts = numpy.split(grouped, numpy.cumsum(sizes)[:-1], 1)
+    return [part.reshape(-1, values.shape[-1]) for part in parts]
+
+
+def recurrent_tensors(tensors, config, name, legacy):
+    """The tensors of recurrent layers as converters write them, by their names in GGUF.  legacy: as
+    those of Qwen3-Next wrote them at first."""
+    n_k, n_v = config["linear_num_key_heads"], config["linear_num_value_heads"]
+    k_dim, v_dim = config["linear_key_head_dim"], config["linear_value_head_dim"]
+    n_keys, each = 2 * n_k * k_dim, n_v // n_k
+    out = {}
+    for full, values in tensors.items():
+        layer, _, leaf = full.partition(".linear_attn.")
+        if not leaf:
+            continue
+        own = f"blk.{layer.split('.')[-1]}."
+        if leaf == "conv1d.weight":
+            values = values.squeeze(1)
+        if leaf == "A_log":
+            values = -numpy.exp(values.astype(numpy.float32))
+        if name in V_HEADS_APART and leaf != "norm.weight":
+            first = n_keys if leaf in ("in_proj_qkv.weight", "conv1d.weight") else 0
+            axis = 1 if leaf == "out_proj.weight" else 0
+            values = values if axis == 0 else values.swapaxes(0, 1)
+            values = numpy.concatenate([values[:first], apart(values[first:], 0, n_k, n_v)])
+            values = values if axis == 0 else numpy.ascontiguousarray(values.swapaxes(0, 1))
+        if leaf == "in_proj_qkvz.weight" and not legacy:
+            *qkv, z = without_groups(values, n_k, [k_dim, k_dim, each * v_dim, each * v_dim])
+            out[own + "attn_qkv.weight"] = numpy.concatenate(qkv)
+            out[own + "attn_gate.weight"] = z
+            continue
+        out[own + RECURRENT[leaf]] = values
+    return out
+
+
 def stack_experts(tensors):
     """One tensor for all gates of a layer, one for all ups and one for all downs."""
     parts = {"w1": "gate", "gate_proj": "gate", "w3": "up", "up_proj": "up", "w2": "down",
@@ -224,7 +278,27 @@ def two_heads(out, config):
             "rope.dimension_count_swa": config["head_dim"]}
 
 
-def add_settings(out, config, name):
+def recurrent_counts(out, config, name, rotated, n_guess, says_layers):
+    """The counts of recurrent layers.  says_layers: a list says which ones they are."""
+    types = config["layer_types"]
+    counts = {"ssm.conv_kernel": config["linear_conv_kernel_dim"],
+              "ssm.state_size": config["linear_key_head_dim"],
+              "ssm.group_count": config["linear_num_key_heads"],
+              "ssm.time_step_rank": config["linear_num_value_heads"],
+              "ssm.inner_size": config["linear_value_head_dim"] * config["linear_num_value_heads"]}
+    if name in V_HEADS_APART:
+        counts["rope.dimension_sections"] = [rotated // 2, 0, 0, 0]
+    if n_guess:
+        counts |= {"nextn_predict_layers": n_guess, "block_count": len(types) + n_guess}
+    if says_layers:
+        out.array(f"{name}.attention.recurrent_layers", BOOL,
+                  [kind == "linear_attention" for kind in types] + [False] * n_guess)
+    else:
+        counts["full_attention_interval"] = types.index("full_attention") + 1
+    return counts
+
+
+def add_settings(out, config, name, n_guess, says_layers):
     heads, rope = config["num_attention_heads"], rope_of(config)
     size = config.get("head_dim") or config["hidden_size"] // heads
     counts = {"context_length": config["max_position_embeddings"],
@@ -241,7 +315,10 @@ def add_settings(out, config, name):
                    "expert_used_count": config.get("top_k_experts") or config["num_experts_per_tok"],
                    "expert_feed_forward_length": config.get("moe_intermediate_size",
                                                             config["intermediate_size"])}
-    if name == "qwen2moe":
+    if name in HYBRIDS:
+        counts |= recurrent_counts(out, config, name, counts["rope.dimension_count"], n_guess,
+                                   says_layers)
+    if name in ("qwen2moe", "qwen35moe", "qwen3next"):
         counts["expert_shared_feed_forward_length"] = config["shared_expert_intermediate_size"]
     if name == "glm4moe":
         n_guess = config["num_nextn_predict_layers"]
@@ -290,14 +367,24 @@ def add_settings(out, config, name):
         out.key(f"{name}.{key}", F32, number)
 
 
-def add_tensors(out, directory, config, kind):
+def add_tensors(out, directory, config, kind, n_guess, legacy):
     architecture, rope = config["architectures"][0], rope_of(config)
     gemma, in_pairs_of = architecture.startswith("Gemma"), ARCHITECTURES[architecture] in IN_PAIRS
     gemma4 = architecture == "Gemma4ForCausalLM"
+    name, hybrid = ARCHITECTURES[architecture], ARCHITECTURES[architecture] in HYBRIDS
+    from_one = gemma and not gemma4 or hybrid
     names = (GEMMA4 if gemma4 else OWN_NORMS if gemma or architecture.startswith(("Olmo", "Exaone"))
-             else LATE_NORM if architecture.startswith(("SeedOss", "GptOss", "Glm4Moe")) else NAMES)
+             else LATE_NORM if hybrid or architecture.startswith(("SeedOss", "GptOss", "Glm4Moe"))
+             else NAMES)
     split = part_experts if architecture.startswith("GptOss") else stack_experts
     tensors = checkpoint.read_tensors(directory)
+    tensors = {full.replace("model.language_model.", "model."): values
+               for full, values in tensors.items() if "visual." not in full}
+    for own, values in recurrent_tensors(tensors, config, name, legacy).items() if hybrid else ():
+        is_small = values.ndim == 1 or "conv1d" in own
+        fits = kind != "Q8_0" or values.shape[-1] % 32 == 0
+        out.tensor(own, values, "F32" if is_small or not fits else kind)
+    tensors = {full: values for full, values in tensors.items() if ".linear_attn." not in full}
     tensors = tensors if gemma4 else split(tensors)
     if config.get("tie_word_embeddings"):
         tensors.pop("lm_head.weight", None)
@@ -307,14 +394,14 @@ def add_tensors(out, directory, config, kind):
                  "k_proj": config.get("num_key_value_heads", config["num_attention_heads"])}.get(leaf)
         if in_pairs_of and heads:
             values = in_pairs(values, heads)
-        if gemma and not gemma4 and leaf.endswith("norm"):
+        if from_one and leaf.endswith("norm"):
             values = values + numpy.float32(1)
         if leaf == "shared_expert_gate" and ".0." in full:
             values = values[0]  # some converters leave out the first of its dimensions
         is_matrix = values.ndim > 1 or leaf == "shared_expert_gate"
         fits = is_matrix and (kind != "Q8_0" or values.shape[-1] % 32 == 0)
         out.tensor(name_of(full, names), values, kind if fits else "F32")
-    for i in range(config.get("num_nextn_predict_layers", 0)):  # they answer nothing
+    for i in range(config.get("num_nextn_predict_layers", n_guess)):  # they answer nothing
         out.tensor(f"blk.{config['num_hidden_layers'] + i}.nextn.enorm.weight",
                    numpy.ones(config["hidden_size"], numpy.float32), "F32")
     if gemma4:
@@ -360,16 +447,21 @@ def kind_of(config):
     return {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}[named]
 
 
-def write_gguf(directory, path, kind=None, pre=None, n_files=1, version=3):
-    """Returns the path of the file, the first of a split."""
+def write_gguf(directory, path, kind=None, pre=None, n_files=1, version=3, n_guess=0,
+               says_layers=False, legacy=False):
+    """Returns the path of the file, the first of a split.  Of a hybrid: as recurrent_counts() and
+    recurrent_tensors() say, with n_guess layers that guess tokens."""
     directory, path = pathlib.Path(directory), pathlib.Path(path)
     config = json.loads((directory / "config.json").read_text())
+    outer = config["architectures"][0]
+    config = {**config, **config.get("text_config", {}),
+              "architectures": [outer.replace("ForConditionalGeneration", "ForCausalLM")]}
     name = ARCHITECTURES[config["architectures"][0]]
     out = Writer()
     out.key("general.architecture", STRING, name)
-    add_settings(out, config, name)
+    add_settings(out, config, name, n_guess, says_layers)
     add_tokenizer(out, directory, pre)
-    add_tensors(out, directory, config, kind or kind_of(config))
+    add_tensors(out, directory, config, kind or kind_of(config), n_guess, legacy)
     if n_files == 1:
         out.write(path, version)
         return path
