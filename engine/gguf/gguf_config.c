@@ -21,6 +21,8 @@ static const struct gguf_architecture architectures[] = {
     {"qwen3moe", "Qwen3MoeForCausalLM", NULL, "Qwen3MoeForCausalLM", false, 0},
     {"glm4moe", "Glm4MoeForCausalLM", NULL, "Glm4MoeForCausalLM", false,
      GGUF_LATE_FFN_NORM | GGUF_SHARED_EXPERT | GGUF_SIGMOID | GGUF_GUESSES},
+    {"glm4", "Glm4ForCausalLM", NULL, NULL, true, 0},
+    {"chatglm", "GlmForCausalLM", NULL, NULL, true, 0},
     {"qwen35", "Qwen3_5ForCausalLM", NULL, NULL, false,
      GGUF_LATE_FFN_NORM | GGUF_RECURRENT | GGUF_V_HEADS_APART | GGUF_GUESSES},
     {"qwen35moe", "Qwen3_5MoeForCausalLM", NULL, "Qwen3_5MoeForCausalLM", false,
@@ -40,9 +42,15 @@ static const struct gguf_architecture architectures[] = {
     {"command-r", "CohereForCausalLM", NULL, NULL, true, GGUF_LAYER_NORM | GGUF_LOGIT_SCALE},
     {"cohere2", "Cohere2ForCausalLM", NULL, NULL, true,
      GGUF_LAYER_NORM | GGUF_LOGIT_SCALE | GGUF_ANY_WINDOW},
+    {"cohere2moe", "Cohere2MoeForCausalLM", NULL, "Cohere2MoeForCausalLM", true,
+     GGUF_COHERE_EXPERTS | GGUF_LOGIT_SCALE | GGUF_ANY_WINDOW | GGUF_GUESSES},
     {"exaone4", "Exaone4ForCausalLM", NULL, NULL, false, GGUF_ANY_WINDOW}};
 
 enum { N_ARCHITECTURES = sizeof(architectures) / sizeof(*architectures) };
+
+/* Of models that are served, but not from GGUF: converters of their time left out settings, such as
+ * the base of rotary frequencies. */
+static const char *const only_safetensors[] = {"falcon", "gptneox", "mpt"};
 
 /* What is written, and from what. */
 struct writing {
@@ -78,7 +86,9 @@ static const struct known_key {
     {"embedding_length", USE_COPY, true, "hidden_size", 0, 0},
     {"block_count", USE_COPY, true, "num_hidden_layers", 0, 0},
     {"feed_forward_length", USE_COPY, true, "intermediate_size", 0,
-     GGUF_TWO_HEADS | GGUF_RECURRENT},
+     GGUF_TWO_HEADS | GGUF_RECURRENT | GGUF_COHERE_EXPERTS},
+    {"feed_forward_length", USE_COPY, true, "prefix_dense_intermediate_size", GGUF_COHERE_EXPERTS,
+     0},
     {"feed_forward_length", USE_COUNT, false, "intermediate_size", GGUF_RECURRENT, 0},
     {"feed_forward_length", USE_OWN, true, NULL, GGUF_TWO_HEADS, 0},
     {"attention.head_count", USE_COPY, true, "num_attention_heads", 0, 0},
@@ -92,8 +102,11 @@ static const struct known_key {
     {"embedding_length_per_layer_input", USE_COPY, true, "hidden_size_per_layer_input",
      GGUF_TWO_HEADS, 0},
     {"rope.dimension_count_swa", USE_OWN, false, NULL, GGUF_TWO_HEADS, 0},
-    {"attention.layer_norm_rms_epsilon", USE_COPY, true, "rms_norm_eps", 0, GGUF_LAYER_NORM},
+    {"attention.layer_norm_rms_epsilon", USE_COPY, true, "rms_norm_eps", 0,
+     GGUF_LAYER_NORM | GGUF_COHERE_EXPERTS},
+    {"attention.layer_norm_rms_epsilon", USE_COPY, false, "rms_norm_eps", GGUF_COHERE_EXPERTS, 0},
     {"attention.layer_norm_epsilon", USE_COPY, true, "layer_norm_eps", GGUF_LAYER_NORM, 0},
+    {"attention.layer_norm_epsilon", USE_COPY, false, "layer_norm_eps", GGUF_COHERE_EXPERTS, 0},
     {"attention.scale", USE_COPY, true, "attention_multiplier", GGUF_MULTIPLIERS, 0},
     {"embedding_scale", USE_COPY, false, "embedding_multiplier", GGUF_MULTIPLIERS, 0},
     {"residual_scale", USE_COPY, false, "residual_multiplier", GGUF_MULTIPLIERS, 0},
@@ -133,7 +146,15 @@ static const struct known_key {
     {"expert_count", USE_COUNT, false, "num_experts", GGUF_TWO_HEADS, 0},
     {"expert_used_count", USE_COUNT, false, "num_experts_per_tok", 0, GGUF_TWO_HEADS},
     {"expert_used_count", USE_COUNT, false, "top_k_experts", GGUF_TWO_HEADS, 0},
-    {"expert_feed_forward_length", USE_COUNT, false, "moe_intermediate_size", 0, 0},
+    {"expert_feed_forward_length", USE_COUNT, false, "moe_intermediate_size", 0,
+     GGUF_COHERE_EXPERTS},
+    {"expert_feed_forward_length", USE_COPY, true, "intermediate_size", GGUF_COHERE_EXPERTS, 0},
+    {"expert_shared_feed_forward_length", USE_NONE, false, NULL, GGUF_COHERE_EXPERTS, 0},
+    {"expert_shared_count", USE_COUNT, false, "num_shared_experts", GGUF_COHERE_EXPERTS, 0},
+    {"leading_dense_block_count", USE_COUNT, false, "first_k_dense_replace", GGUF_COHERE_EXPERTS,
+     0},
+    {"expert_weights_norm", USE_OWN, false, NULL, GGUF_COHERE_EXPERTS, 0},
+    {"expert_gating_func", USE_OWN, false, NULL, GGUF_COHERE_EXPERTS, 0},
     {"expert_shared_feed_forward_length", USE_COPY, true, "shared_expert_intermediate_size",
      GGUF_SHARED_EXPERT, GGUF_SIGMOID},
     {"expert_weights_norm", USE_OWN, false, NULL, GGUF_SHARED_EXPERT, 0},
@@ -337,7 +358,8 @@ static int put_v_head(const struct writing *w) {
 static int put_experts(const struct writing *w) {
     static const char key[] = "expert_count", function[] = "expert_gating_func";
     const unsigned traits = w->architecture->traits;
-    const double usual = traits & GGUF_SIGMOID ? 2 : 1; /* llama.cpp's numbers of functions */
+    const bool is_sigmoid = traits & (GGUF_SIGMOID | GGUF_COHERE_EXPERTS);
+    const double usual = is_sigmoid ? 2 : 1; /* llama.cpp's numbers of functions */
     double said = usual;
     if (!json_object_get(w->config, "num_local_experts")) return 0;
     if (!w->architecture->experts)
@@ -346,8 +368,13 @@ static int put_experts(const struct writing *w) {
     gguf_number(own_key(w, function), &said);
     if (said != usual)
         return refuse_key(w, ERR_UNSUPPORTED, function, "is not that of this architecture");
-    const bool usually = traits & GGUF_RECURRENT || !(traits & GGUF_SHARED_EXPERT),
+    const bool usually = traits & GGUF_RECURRENT ||
+                         !(traits & (GGUF_SHARED_EXPERT | GGUF_COHERE_EXPERTS)),
                adds_up = gguf_truth(own_key(w, "expert_weights_norm"), usually);
+    if (traits & GGUF_COHERE_EXPERTS) {
+        const int rc = put(w, w->config, "expert_selection_fn", json_string("sigmoid"));
+        if (rc) return rc;
+    }
     return put(w, w->config, "norm_topk_prob", json_boolean(adds_up));
 }
 
@@ -616,6 +643,7 @@ int gguf_architecture_of(const struct gguf_architecture **out, const struct gguf
     const struct gguf_value *value = gguf_find(gguf_files_keys(files), "general.architecture");
     char all[N_ARCHITECTURES * 16] = "";
     size_t n = 0;
+    const int n_name = value ? (int)(value->n < 60 ? value->n : 60) : 0;
     if (!value || value->type != GGUF_STRING)
         return error_set(err, ERR_INVALID, "%.200s: 'general.architecture' is missing", label);
     for (size_t i = 0; i < N_ARCHITECTURES; i++) {
@@ -624,9 +652,16 @@ int gguf_architecture_of(const struct gguf_architecture **out, const struct gguf
         if (value->n == strlen(name) && memcmp(value->bytes, name, value->n) == 0) return 0;
         n += (size_t)snprintf(all + n, sizeof(all) - n, "%s%s", n ? ", " : "", name);
     }
+    for (size_t i = 0; i < sizeof(only_safetensors) / sizeof(*only_safetensors); i++)
+        if (value->n == strlen(only_safetensors[i]) &&
+            memcmp(value->bytes, only_safetensors[i], value->n) == 0)
+            return error_set(err, ERR_UNSUPPORTED,
+                             "%.200s: the architecture '%s' is served from safetensors only: its "
+                             "files in GGUF lack settings",
+                             label, only_safetensors[i]);
     return error_set(err, ERR_UNSUPPORTED,
                      "%.200s: the architecture '%.*s' is not supported in GGUF; these are: %s",
-                     label, (int)(value->n < 60 ? value->n : 60), (const char *)value->bytes, all);
+                     label, n_name, (const char *)value->bytes, all);
 }
 
 const struct gguf_architecture *gguf_architecture_for(const char *model) {

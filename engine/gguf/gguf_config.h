@@ -30,8 +30,9 @@ enum {
     GGUF_SIGMOID = 256,     /* routers make shares by a sigmoid, and keys say more of them */
     GGUF_TEMPERATURE = 512, /* queries are scaled by their position */
     GGUF_RECURRENT = 1024,  /* some layers are recurrent; shares of experts always add up to 1 */
-    GGUF_V_HEADS_APART = 2048, /* as recurrent_shape.v_heads_apart */
-    GGUF_GUESSES = 4096,       /* the last of the counted layers may be ones that guess tokens */
+    GGUF_V_HEADS_APART = 2048,  /* as recurrent_shape.v_heads_apart */
+    GGUF_GUESSES = 4096,        /* the last of the counted layers may be ones that guess tokens */
+    GGUF_COHERE_EXPERTS = 8192, /* Cohere's experts: dense layers in front, and either norm */
 };
 
 struct gguf_architecture {

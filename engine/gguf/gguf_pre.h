@@ -11,6 +11,7 @@
 struct gguf_pre {
     const char *name;
     const char *pattern; /* NULL: that of GPT-2 */
+    const char *numbers; /* what is split off before; NULL: nothing */
     bool splits_digits;  /* each one is a piece */
     bool is_composed;    /* the text's normal form is NFC */
     bool ignores_merges; /* a piece that is a token is not merged */
@@ -22,7 +23,7 @@ const struct gguf_pre *gguf_pre_find(const char *name, size_t n);
 /* Returns the first that splits texts as `like` does, whatever its name; NULL: none does. */
 const struct gguf_pre *gguf_pre_like(const struct gguf_pre *like);
 /* Writes the known names. */
-enum { GGUF_PRE_TEXT = 200 };
+enum { GGUF_PRE_TEXT = 400 };
 void gguf_pre_text(char text[GGUF_PRE_TEXT]);
 
 #endif

@@ -195,18 +195,28 @@ static json_t *replace(const char *what, const char *by) {
                      by);
 }
 
-/* Returns the pieces of texts whose bytes merge. */
+static json_t *split_by(const char *pattern) {
+    return json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern", "Regex", pattern,
+                     "behavior", "Isolated", "invert", 0);
+}
+
+/* Returns the pieces of texts whose bytes merge; NULL: no memory. */
 static json_t *bytes_pretokenizer(const struct gguf_pre *pre) {
-    json_t *first = NULL;
-    if (pre->pattern)
-        first = json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern", "Regex",
-                          pre->pattern, "behavior", "Isolated", "invert", 0);
+    json_t *steps = json_array();
+    int rc = 0;
+    if (pre->numbers) rc |= json_array_append_new(steps, split_by(pre->numbers));
+    if (pre->pattern) rc |= json_array_append_new(steps, split_by(pre->pattern));
     if (pre->splits_digits)
-        first = json_pack("{s:s, s:b}", "type", "Digits", "individual_digits", 1);
-    json_t *bytes = json_pack("{s:s, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", 0,
-                              "use_regex", pre->pattern == NULL);
-    return first ? json_pack("{s:s, s:[o, o]}", "type", "Sequence", "pretokenizers", first, bytes)
-                 : bytes;
+        rc |= json_array_append_new(
+            steps, json_pack("{s:s, s:b}", "type", "Digits", "individual_digits", 1));
+    rc |=
+        json_array_append_new(steps, json_pack("{s:s, s:b, s:b}", "type", "ByteLevel",
+                                               "add_prefix_space", 0, "use_regex", !pre->pattern));
+    json_t *all = json_pack("{s:s, s:O}", "type", "Sequence", "pretokenizers", steps);
+    json_decref(steps);
+    if (!rc) return all;
+    json_decref(all);
+    return NULL;
 }
 
 static int put_bytes(const struct writing *w, json_t *root) {

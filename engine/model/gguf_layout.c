@@ -36,14 +36,19 @@
         {"model.layers.#.linear_attn.dt_bias", "blk.#.ssm_dt.bias"},                               \
         {"model.layers.#.linear_attn.norm", "blk.#.ssm_norm"},                                     \
         {"model.layers.#.linear_attn.out_proj", "blk.#.ssm_out"},                                  \
+        {"model.layers.#.post_self_attn_layernorm", "blk.#.post_attention_norm"},                  \
+        {"model.layers.#.post_mlp_layernorm", "blk.#.post_ffw_norm"},                              \
         {"model.layers.#.mlp.gate_proj", "blk.#.ffn_gate"},                                        \
         {"model.layers.#.mlp.up_proj", "blk.#.ffn_up"},                                            \
         {"model.layers.#.mlp.gate_up_proj", "blk.#.ffn_up"},                                       \
         {"model.layers.#.mlp.down_proj", "blk.#.ffn_down"},                                        \
         {"model.layers.#.mlp.gate", "blk.#.ffn_gate_inp"},                                         \
+        {"model.layers.#.mlp.experts.gate_up_proj", "blk.#.ffn_gate_up_exps.weight"},              \
+        {"model.layers.#.mlp.experts.down_proj", "blk.#.ffn_down_exps.weight"},                    \
+        {"model.layers.#.mlp.experts.down_proj.weight", "blk.#.ffn_down_exps.weight"},             \
+        {"model.layers.#.mlp.experts.down_proj.bias", "blk.#.ffn_down_exps.bias"},                 \
         {"model.layers.#.mlp.experts.gate_proj", "blk.#.ffn_gate_exps"},                           \
         {"model.layers.#.mlp.experts.up_proj", "blk.#.ffn_up_exps"},                               \
-        {"model.layers.#.mlp.experts.down_proj", "blk.#.ffn_down_exps"},                           \
         {"model.layers.#.mlp.gate.e_score_correction_bias", "blk.#.exp_probs_b.bias"},             \
         {"model.layers.#.mlp.shared_experts.gate_proj", "blk.#.ffn_gate_shexp"},                   \
         {"model.layers.#.mlp.shared_experts.up_proj", "blk.#.ffn_up_shexp"},                       \
@@ -85,9 +90,6 @@ static const struct family_name gemma4_tensors_of_gguf[] = {
     {"model.layers.#.post_feedforward_layernorm_2", "blk.#.post_ffw_norm_2"},
     {"model.layers.#.router.scale", "blk.#.ffn_gate_inp.scale"},
     {"model.layers.#.router.per_expert_scale", "blk.#.ffn_down_exps.scale"},
-    {"model.layers.#.mlp.experts.gate_up_proj", "blk.#.ffn_gate_up_exps.weight"},
-    {"model.layers.#.mlp.experts.down_proj", "blk.#.ffn_down_exps.weight"},
-    {"model.layers.#.mlp.experts.down_proj.weight", "blk.#.ffn_down_exps.weight"},
     GGUF_TENSORS,
 };
 

@@ -27,7 +27,9 @@ ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "Qw
                  "Olmo2ForCausalLM": "olmo2", "Olmo3ForCausalLM": "olmo2", "GraniteForCausalLM": "granite",
                  "SeedOssForCausalLM": "seed_oss", "CohereForCausalLM": "command-r",
                  "Cohere2ForCausalLM": "cohere2", "Exaone4ForCausalLM": "exaone4",
-                 "GptOssForCausalLM": "gpt-oss", "Qwen3_5ForCausalLM": "qwen35",
+                 "GlmForCausalLM": "chatglm", "Glm4ForCausalLM": "glm4",
+                 "Cohere2MoeForCausalLM": "cohere2moe", "GptOssForCausalLM": "gpt-oss",
+                 "Qwen3_5ForCausalLM": "qwen35",
                  "Qwen3_5MoeForCausalLM": "qwen35moe", "Qwen3NextForCausalLM": "qwen3next"}
 HYBRIDS = ("qwen35", "qwen35moe", "qwen3next")
 V_HEADS_APART = ("qwen35", "qwen35moe")
@@ -40,7 +42,8 @@ NAMES = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output
          "gate": "ffn_gate_inp", "gate_exps": "ffn_gate_exps", "up_exps": "ffn_up_exps",
          "down_exps": "ffn_down_exps", "router": "ffn_gate_inp", "self_attn": "attn_sinks",
          "gate_shexp": "ffn_gate_shexp", "up_shexp": "ffn_up_shexp", "down_shexp": "ffn_down_shexp",
-         "shared_expert_gate": "ffn_gate_inp_shexp"}
+         "shared_expert_gate": "ffn_gate_inp_shexp", "gate_up_exps": "ffn_gate_up_exps",
+         "post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm"}
 LATE_NORM = {**NAMES, "post_attention_layernorm": "post_attention_norm"}
 RECURRENT = {"in_proj_qkv.weight": "attn_qkv.weight", "in_proj_z.weight": "attn_gate.weight",
              "in_proj_b.weight": "ssm_beta.weight", "in_proj_a.weight": "ssm_alpha.weight",
@@ -320,6 +323,15 @@ def add_settings(out, config, name, n_guess, says_layers):
                                    says_layers)
     if name in ("qwen2moe", "qwen35moe", "qwen3next"):
         counts["expert_shared_feed_forward_length"] = config["shared_expert_intermediate_size"]
+    if name == "cohere2moe":
+        counts |= {"feed_forward_length": config["prefix_dense_intermediate_size"],
+                   "expert_feed_forward_length": config["intermediate_size"],
+                   "expert_shared_count": config["num_shared_experts"],
+                   "expert_shared_feed_forward_length":
+                       config["num_shared_experts"] * config["intermediate_size"],
+                   "leading_dense_block_count": config["mlp_layer_types"].index("sparse"),
+                   "expert_gating_func": 2}
+        out.key(f"{name}.expert_weights_norm", BOOL, config["norm_topk_prob"])
     if name == "glm4moe":
         n_guess = config["num_nextn_predict_layers"]
         counts |= {"expert_shared_count": config["n_shared_experts"],
@@ -336,12 +348,12 @@ def add_settings(out, config, name, n_guess, says_layers):
             out.array(f"{name}.{key}", U32, count)
         else:
             out.key(f"{name}.{key}", U32, count)
-    is_layer_norm = "layer_norm_eps" in config
+    is_layer_norm = "layer_norm_eps" in config and not config.get("rms_norm_eps")
     numbers = {"attention.layer_norm_epsilon" if is_layer_norm else "attention.layer_norm_rms_epsilon":
                config["layer_norm_eps" if is_layer_norm else "rms_norm_eps"],
                "rope.freq_base": rope.get("rope_theta", config.get("rope_theta", 10000.0))}
     local = (config.get("rope_parameters") or {}).get("sliding_attention", {})
-    if name in ("gemma3", "gemma4") or name in ("olmo2", "cohere2", "exaone4") and "layer_types" in config:
+    if name in ("gemma3", "gemma4") or name in ("olmo2", "cohere2", "cohere2moe", "exaone4") and "layer_types" in config:
         out.array(f"{name}.attention.sliding_window_pattern", BOOL,
                   [kind == "sliding_attention" for kind in config["layer_types"]])
     for key, number in (("rope.freq_base_swa", local.get("rope_theta") or config.get("rope_local_base_freq")),
@@ -367,7 +379,7 @@ def add_settings(out, config, name, n_guess, says_layers):
         out.key(f"{name}.{key}", F32, number)
 
 
-def add_tensors(out, directory, config, kind, n_guess, legacy):
+def add_tensors(out, directory, config, kind, n_guess, legacy, fuses):
     architecture, rope = config["architectures"][0], rope_of(config)
     gemma, in_pairs_of = architecture.startswith("Gemma"), ARCHITECTURES[architecture] in IN_PAIRS
     gemma4 = architecture == "Gemma4ForCausalLM"
@@ -388,6 +400,10 @@ def add_tensors(out, directory, config, kind, n_guess, legacy):
     tensors = tensors if gemma4 else split(tensors)
     if config.get("tie_word_embeddings"):
         tensors.pop("lm_head.weight", None)
+    for full in [full for full in tensors if fuses and "gate_exps" in full]:
+        up = tensors.pop(full.replace("gate_exps", "up_exps"))
+        tensors[full.replace("gate_exps", "gate_up_exps")] = numpy.concatenate(
+            [tensors.pop(full), up], 1)
     for full, values in tensors.items():
         leaf = full.split(".")[-2]
         heads = {"q_proj": config["num_attention_heads"],
@@ -448,9 +464,10 @@ def kind_of(config):
 
 
 def write_gguf(directory, path, kind=None, pre=None, n_files=1, version=3, n_guess=0,
-               says_layers=False, legacy=False):
+               says_layers=False, legacy=False, fuses=False):
     """Returns the path of the file, the first of a split.  Of a hybrid: as recurrent_counts() and
-    recurrent_tensors() say, with n_guess layers that guess tokens."""
+    recurrent_tensors() say, with n_guess layers that guess tokens.  fuses: gates and ups of all
+    experts are one tensor."""
     directory, path = pathlib.Path(directory), pathlib.Path(path)
     config = json.loads((directory / "config.json").read_text())
     outer = config["architectures"][0]
@@ -461,7 +478,7 @@ def write_gguf(directory, path, kind=None, pre=None, n_files=1, version=3, n_gue
     out.key("general.architecture", STRING, name)
     add_settings(out, config, name, n_guess, says_layers)
     add_tokenizer(out, directory, pre)
-    add_tensors(out, directory, config, kind or kind_of(config), n_guess, legacy)
+    add_tensors(out, directory, config, kind or kind_of(config), n_guess, legacy, fuses)
     if n_files == 1:
         out.write(path, version)
         return path

@@ -19,7 +19,8 @@ CHECKPOINTS = ["mha-f32", "gqa-bf16-llama3-tied", "mqa-f16-linear-bias",
                "gemma4-mqa-f16-head64-shared",
                "smollm3-gqa-bf16-head32", "olmo2-gqa-bf16-head16", "olmo3-gqa-f16-head16-yarn",
                "ministral3-gqa-bf16-head32", "granite-gqa-bf16-head16", "seed_oss-gqa-bf16-head32", "cohere-gqa-bf16-head16",
-               "cohere2-gqa-f16-head32-window", "exaone4-gqa-bf16-head16-window",
+               "cohere2-gqa-f16-head32-window", "cohere2moe-gqa-bf16-head32-average",
+              "glm-gqa-bf16-head64", "glm4-gqa-bf16-head128", "glm4-mha-f16-head32-yarn", "exaone4-gqa-bf16-head16-window",
                "qwen3_5-gqa-bf16-head16", "qwen3_5-gqa-bf16-head32-groups",
               "qwen3_5moe-wrapper-gqa-bf16-head32", "qwen3next-gqa-bf16-head16",
               "qwen2moe-gqa-bf16-shared", "glm4moe-gqa-bf16-head64-groups",
@@ -87,6 +88,16 @@ def test_hybrids_say_their_layers_in_several_ways(serve, tmp_path, checkpoint, h
                 closeness(checkpoint))
 
 
+@pytest.mark.parametrize("checkpoint", ["qwen3_5moe-wrapper-gqa-bf16-head32",
+                                        "qwen2moe-gqa-bf16-shared"])
+def test_gates_and_ups_of_experts_may_be_one_tensor(serve, tmp_path, checkpoint):
+    model = link_checkpoint(tmp_path / "model", checkpoint)
+    path = gguf_file.write_gguf(model, tmp_path / "m.gguf", fuses=True)
+    prompts = prompts_of(checkpoint)
+    check_equal(answers(serve, path, prompts), answers(serve, model, prompts),
+                closeness(checkpoint))
+
+
 @pytest.mark.parametrize("n_files, version", [(3, 3), (1, 2)])
 def test_split_files_and_version_2(serve, tmp_path, n_files, version):
     model = link_checkpoint(tmp_path / "model", "mha-f32")
@@ -105,6 +116,54 @@ def test_texts_have_the_tokens_of_the_tokenizer_file(serve, tiny_model, tmp_path
             body = {"prompt": text, "add_special_tokens": special}
             assert ours.post("/tokenize", body).json() == others.post("/tokenize", body).json(), text
     check_equal([answer(ours, texts[3])], [answer(others, texts[3])], 0)
+
+
+CONTRACTIONS, SPACES = "(?i:'s|'t|'re|'ve|'m|'ll|'d)", r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+LOWER = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+UPPER = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+# What tokenizer.json of the models has whose files have this name: patterns of the splits, whether
+# the text is NFC, and whether pieces that are tokens are not merged.
+PUBLISHED = {
+    "qwen35": ([CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
+                r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*" + SPACES], True, False),
+    "lfm2": ([CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+              r"| ?[^\s\p{L}\p{N}]+[\r\n]*" + SPACES], False, True),
+    "seed-coder": ([CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+" +
+                    SPACES], False, False),
+    "cohere2moe": ([r"\d{1,3}(?=(?:\d{3})*\b)", LOWER + CONTRACTIONS + "?|" + UPPER + CONTRACTIONS +
+                    r"?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + SPACES], False, False),
+    "command-r": (None, True, False)}
+
+
+def steps_of(patterns):
+    """None: each digit is a piece, and the rest is split as GPT-2 does."""
+    first = [{"type": "Digits", "individual_digits": True}] if patterns is None else [
+        {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+        for pattern in patterns]
+    return [*first, {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True,
+                     "use_regex": patterns is None}]
+
+
+@pytest.mark.parametrize("pre", PUBLISHED)
+def test_texts_are_split_as_the_name_says(serve, tiny_model, tmp_path, pre):
+    patterns, is_composed, ignores_merges = PUBLISHED[pre]
+    twin = tmp_path / "twin"
+    twin.mkdir()
+    for path in tiny_model.iterdir():
+        (twin / path.name).symlink_to(path)
+    content = json.loads((tiny_model / "tokenizer.json").read_text())
+    content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps_of(patterns)}
+    content["normalizer"] = {"type": "NFC"} if is_composed else None
+    content["model"]["ignore_merges"] = ignores_merges
+    (twin / "tokenizer.json").unlink()
+    (twin / "tokenizer.json").write_text(json.dumps(content))
+    path = gguf_file.write_gguf(tiny_model, tmp_path / "m.gguf", pre=pre)
+    ours, others = (serve(*SAME_BITS, model=model) for model in (path, twin))
+    for text in ("caf\u00e9 cafe\u0301 s\u0301's _\u0301j", "1234567.89 12 1000 x1000y v2", "a\n\nb?\n\n/ c.\r\nd",
+                 "camelCase HTTPServer IT'S it's  two  spaces ", "\u0928\u092e\u0938\u094d\u0924\u0947 \u4e16\u754c",
+                 (MODEL / "MODEL_CARD.md").read_text()[:3000]):
+        body = {"prompt": text}
+        assert ours.post("/tokenize", body).json() == others.post("/tokenize", body).json(), text
 
 
 def test_packed_weights_are_read_as_they_are_or_unpacked_and_said(serve, tiny_model, tmp_path):
@@ -143,6 +202,10 @@ def spoil(path, kind):
     if kind == "architecture":
         at = raw.index(b"llama")
         raw[at:at + 5] = b"rwkv9"
+    if kind == "safetensors only":
+        at = raw.index(gguf_file.string("llama")) + 8
+        raw[at - 8:at + 5] = gguf_file.string("mpt")
+        raw += bytes(64)
     if kind == "count":
         at = raw.index(b"llama.embedding_length") + len("llama.embedding_length") + 4
         raw[at:at + 4] = bytes(4)
@@ -154,6 +217,7 @@ def spoil(path, kind):
     ("big-endian", "a big-endian GGUF file is not supported"),
     ("cut short", "ends beyond the file: it is cut short, or malformed"),
     ("architecture", "the architecture 'rwkv9' is not supported in GGUF; these are: llama, mistral3, "),
+    ("safetensors only", "the architecture 'mpt' is served from safetensors only: its files in GGUF"),
     ("count", "'llama.embedding_length' is not a whole number from 1 to "),
     ("second", "it is file 2 of 2: name the first one"),
     ("pre", "'tokenizer.ggml.pre' is 'none', which is not supported; these are: gpt-2"),
