@@ -21,8 +21,8 @@ static void give_back(struct backend *be, bool has_failed) {
 
 /* Pages of 8 bits round keys and values that differ in their last bit to neighbours. */
 const struct rank_device rank_device = {.format = PAGE_F32,
-                                        .bounds = {2e-3f, 2e-3f},
-                                        .fp8_bounds = {0.1f, 0.1f},
+                                        .bounds = {2e-3f, 2e-3f, 0},
+                                        .fp8_bounds = {0.1f, 0.1f, 0},
                                         .selects = true,
                                         .is_there = is_there,
                                         .take = take,

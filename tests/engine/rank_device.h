@@ -13,9 +13,11 @@
 struct backend;
 struct error;
 
-/* How far the log-probabilities of ranks may be off those of one: each, and their mean. */
+/* How far the log-probabilities of ranks may be off those of one: each, and their mean.  flips: the
+ * share of a model's tokens that may be further off, because a near tie of the router's scores
+ * ended otherwise and other experts computed them; 0 in models without experts. */
 struct rank_bounds {
-    float worst, mean;
+    float worst, mean, flips;
 };
 
 struct rank_device {
