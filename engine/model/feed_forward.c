@@ -127,24 +127,6 @@ static float ffn_scale_of(const struct decoder *d, uint32_t layer) {
     return d->model->config.layer_inputs > 0 ? 0 : scale_of(d, layer);
 }
 
-/* Norms rows of the model's width into `out`, or adds the norm to what is there. */
-static int norm_rows(struct decoder *d, const void *x, const struct weight *weight, void *out,
-                     bool accumulate, float sum_scale, uint32_t n_rows, struct error *err) {
-    const struct model_config *c = &d->model->config;
-    const struct rmsnorm_args norm = {.x = x,
-                                      .weight = weight,
-                                      .out = out,
-                                      .n_rows = n_rows,
-                                      .dim = c->dim,
-                                      .x_stride = c->dim,
-                                      .out_stride = c->dim,
-                                      .eps = c->norm_eps,
-                                      .n_heads = 1,
-                                      .accumulate = accumulate,
-                                      .sum_scale = sum_scale};
-    return d->be->ops->rmsnorm(d->be, &norm, err);
-}
-
 /* Computes `branch`: the norm of what the dense part gives, the sum of what ranks have of it. */
 static int run_dense(struct decoder *d, uint32_t layer, const void *x, uint32_t n_rows,
                      struct error *err) {
@@ -162,7 +144,9 @@ static int run_dense(struct decoder *d, uint32_t layer, const void *x, uint32_t 
     if (!rc) rc = run_matrices(d, &m, &input, n_rows, err);
     if (!rc) rc = d->be->ops->linear(d->be, &down, err);
     if (!rc && d->part) rc = residual_sum_parts(d, d->normed, n_rows, err);
-    return rc ? rc : norm_rows(d, d->normed, &w->dense_post_norm, d->branch, false, 0, n_rows, err);
+    return rc ? rc
+              : residual_norm_rows(d, d->normed, &w->dense_post_norm, d->branch, false, 0, n_rows,
+                                   err);
 }
 
 /* Adds the norm of both parts' sum to the residual stream.  All parts read x. */
@@ -172,15 +156,16 @@ static int run_both(struct decoder *d, uint32_t layer, void *x, uint32_t n_rows,
     const struct rmsnorm_input routed = {&w->router_norm, d->model->config.norm_eps, d->normed};
     int rc = run_dense(d, layer, x, n_rows, err);
     if (!rc) rc = route(d, layer, x, &routed, n_rows, err);
-    if (!rc) rc = norm_rows(d, x, &w->experts_norm, d->normed, false, 0, n_rows, err);
+    if (!rc) rc = residual_norm_rows(d, x, &w->experts_norm, d->normed, false, 0, n_rows, err);
     if (!rc)
         rc = run_routed(d, layer, d->normed, d->part ? d->part : d->experts_out, true, n_rows, err);
     if (!rc && d->part) rc = residual_sum_parts(d, d->experts_out, n_rows, err);
     if (!rc)
-        rc = norm_rows(d, d->experts_out, &w->experts_post_norm, d->branch, true, 0, n_rows, err);
+        rc = residual_norm_rows(d, d->experts_out, &w->experts_post_norm, d->branch, true, 0,
+                                n_rows, err);
     return rc ? rc
-              : norm_rows(d, d->branch, &w->ffn_post_norm, x, true, ffn_scale_of(d, layer), n_rows,
-                          err);
+              : residual_norm_rows(d, d->branch, &w->ffn_post_norm, x, true, ffn_scale_of(d, layer),
+                                   n_rows, err);
 }
 
 static const struct {

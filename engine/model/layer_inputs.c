@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "engine/device/backend.h"
+#include "engine/model/residual.h"
 
 uint32_t layer_inputs_width(const struct model_config *c) {
     return c->n_layers * c->layer_inputs;
@@ -69,19 +70,9 @@ int layer_inputs_add(struct decoder *d, uint32_t layer, const void *inputs, floa
         .n_in = dim,
         .n_parts = 1,
         .parts = {{.w = &w->input_projection, .y = d->normed, .y_stride = c->dim}}};
-    const struct rmsnorm_args norm = {.x = d->normed,
-                                      .weight = &w->input_post_norm,
-                                      .out = x,
-                                      .n_rows = n_rows,
-                                      .dim = c->dim,
-                                      .x_stride = c->dim,
-                                      .out_stride = c->dim,
-                                      .eps = c->norm_eps,
-                                      .n_heads = 1,
-                                      .accumulate = true,
-                                      .sum_scale = scale};
     if (dim == 0) return 0;
     int rc = d->be->ops->gated(d->be, &gated, err);
     if (!rc) rc = d->be->ops->linear(d->be, &projection, err);
-    return rc ? rc : d->be->ops->rmsnorm(d->be, &norm, err);
+    if (rc) return rc;
+    return residual_norm_rows(d, d->normed, &w->input_post_norm, x, true, scale, n_rows, err);
 }

@@ -1,8 +1,6 @@
 /* residual.c - see residual.h. */
 #include "engine/model/residual.h"
 
-#include <stdbool.h>
-
 #include "engine/device/collective.h"
 #include "engine/model/decoder_internal.h"
 
@@ -32,6 +30,23 @@ int residual_norm_now(struct decoder *d, struct residual_input *input, uint32_t 
     const struct rmsnorm_args norm = linear_norm(&product);
     input->x = norm.out;
     input->norm = NULL;
+    return d->be->ops->rmsnorm(d->be, &norm, err);
+}
+
+int residual_norm_rows(struct decoder *d, const void *x, const struct weight *weight, void *out,
+                       bool accumulate, float sum_scale, uint32_t n_rows, struct error *err) {
+    const struct model_config *c = &d->model->config;
+    const struct rmsnorm_args norm = {.x = x,
+                                      .weight = weight,
+                                      .out = out,
+                                      .n_rows = n_rows,
+                                      .dim = c->dim,
+                                      .x_stride = c->dim,
+                                      .out_stride = c->dim,
+                                      .eps = c->norm_eps,
+                                      .n_heads = 1,
+                                      .accumulate = accumulate,
+                                      .sum_scale = sum_scale};
     return d->be->ops->rmsnorm(d->be, &norm, err);
 }
 
@@ -73,20 +88,10 @@ int residual_add(struct decoder *d, const struct residual_term *terms, uint32_t 
                  struct error *err) {
     const bool normed = d->model->config.post_norms;
     void *const to = normed ? d->normed : x, *const out = d->part ? d->part : to;
-    const struct rmsnorm_args norm = {.x = d->normed,
-                                      .weight = post_norm,
-                                      .out = x,
-                                      .n_rows = n_rows,
-                                      .dim = d->model->config.dim,
-                                      .x_stride = d->model->config.dim,
-                                      .out_stride = d->model->config.dim,
-                                      .eps = d->model->config.norm_eps,
-                                      .n_heads = 1,
-                                      .accumulate = true,
-                                      .sum_scale = scale};
     int rc = 0;
     for (uint32_t i = 0; i < n && !rc; i++)
         rc = run_term(d, &terms[i], out, i > 0 || out == x, n_rows, err);
     if (!rc && d->part) rc = sum_parts(d, to, !normed, n_rows, err);
-    return rc || !normed ? rc : d->be->ops->rmsnorm(d->be, &norm, err);
+    if (rc || !normed) return rc;
+    return residual_norm_rows(d, d->normed, post_norm, x, true, scale, n_rows, err);
 }

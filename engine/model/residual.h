@@ -4,6 +4,7 @@
 #ifndef ENGINE_MODEL_RESIDUAL_H
 #define ENGINE_MODEL_RESIDUAL_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "engine/device/backend.h"
@@ -20,13 +21,17 @@ struct residual_input {
 
 /* Prepares the rows of x, act [n_rows, dim], as the input of products.  LayerNorm is computed at
  * once, into the decoder's `normed`; RMSNorm is computed by the products.  An absent weight: they
- * read x as it is.  *out is valid until the
- * next call, and must not be copied. */
+ * read x as it is.  *out is valid until the next call, and must not be copied. */
 int residual_norm(struct decoder *d, const void *x, uint32_t n_rows, const struct weight *weight,
                   const struct weight *bias, struct residual_input *out, struct error *err);
 /* Norms the input now, for operations that are no products; afterwards it is plain. */
 int residual_norm_now(struct decoder *d, struct residual_input *input, uint32_t n_rows,
                       struct error *err);
+/* Norms rows of the model's width, act [n_rows, dim], into `out`, or adds the norm to it.  The sum
+ * is multiplied by sum_scale; 0: it is not. */
+int residual_norm_rows(struct decoder *d, const void *x, const struct weight *weight, void *out,
+                       bool accumulate, float sum_scale, uint32_t n_rows, struct error *err);
+
 /* A product in W^T + bias of what a part of a layer has computed. */
 struct residual_term {
     const void *in;                /* act [n_rows, w->cols] */

@@ -14,8 +14,8 @@ struct backend;
 struct error;
 
 /* How far the log-probabilities of ranks may be off those of one: each, and their mean.  flips: the
- * share of a model's tokens that may be further off, because a near tie of the router's scores
- * ended otherwise and other experts computed them; 0 in models without experts. */
+ * share of tokens that may be further off in models with experts.  A near tie of the router's
+ * scores ended otherwise there, and other experts computed them. */
 struct rank_bounds {
     float worst, mean, flips;
 };
