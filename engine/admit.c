@@ -14,7 +14,7 @@
 int admit_patterns(const struct model_config *model, const struct attn_pattern *patterns,
                    struct error *err) {
     const uint32_t n_heads = model->n_heads;
-    for (uint32_t i = 0; i < model->n_layers * n_heads; i++) {
+    for (uint32_t i = 0; i < model->n_attention * n_heads; i++) {
         const struct attn_pattern *p = &patterns[i];
         const bool fits = (p->kind != PATTERN_VERTICAL_SLASH || p->p1 <= SPARSE_MAX_COLUMNS) &&
                           (p->kind != PATTERN_BLOCK_SPARSE || p->p1 <= SPARSE_MAX_PAGES);

@@ -523,6 +523,7 @@ static int create_memory(struct engine *e, struct error *err) {
     e->space.n_groups = e->info.selections ? c->n_groups : 0;
     e->space.batch_invariant = c->batch_invariant;
     e->space.prompt_unit = engine_prompt_unit(c, model);
+    e->space.ends_recurrent = model_ends_recurrent(model);
     if ((code = engine_disk_begin(&e->disk, c, e->ranks->model, &e->space, err))) return code;
     code = page_pool_create(&e->space.pool, e->ranks->kv.n_pages, err);
     if (!code && c->prefix_caching) code = prefix_cache_create(&e->space.cache, &e->space, err);
@@ -538,7 +539,7 @@ static int describe_prefill(struct engine *e, struct error *err) {
     struct prefill_support *support = &e->shared.prefill;
     *support = (struct prefill_support){.available = e->info.sparse_prefill,
                                         .patterns = e->config.patterns,
-                                        .n_heads_in_all = model->n_layers * model->n_heads,
+                                        .n_heads_in_all = model->n_attention * model->n_heads,
                                         .max_tokens = e->info.max_model_len,
                                         .min_sparse_tokens = e->config.min_sparse_tokens};
     support->groups = e->config.groups;

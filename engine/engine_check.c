@@ -46,14 +46,10 @@ static bool has_full_attention(const struct layer_group *group, const uint32_t *
 static int check_groups(const struct engine_config *c, const struct model_config *model,
                         struct error *err) {
     uint32_t end = 0;
-    if (c->n_groups > 0 && model->recurrent.n_layers > 0)
-        return error_set(err, ERR_INVALID,
-                         "filter layers (--filters-file) do not go with a model that has recurrent "
-                         "layers");
     for (uint32_t i = 0; i < c->n_groups; i++) {
         const struct layer_group *group = &c->groups[i];
         if (group->filter < end || group->filter >= group->first || group->first >= group->end ||
-            group->end > model->n_layers)
+            group->end > model->n_attention)
             return error_set(err, ERR_INVALID,
                              "the layers that follow filter layer %" PRIu32
                              " must be layers of the model, and must not follow another filter",

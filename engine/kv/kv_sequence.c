@@ -258,7 +258,7 @@ void kv_view(struct kv_sequence *kv, uint32_t first_row, uint32_t n_rows, struct
         kv->views[l] = (struct kv_view){kv->layers[l].pages, kv->n_tokens + n_new, kv->n_tokens};
     for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++)
         if ((*kind)->describe) (*kind)->describe(kv, n_new, seq);
-    sequence_recurrent_describe(kv, seq);
+    sequence_recurrent_describe(kv, first_row, n_rows, seq);
     assert(kv_n_pages(kv->views[0].n_slots) <= kv->layers[0].n + kv->plan.n_buffer_pages);
     for (uint32_t l = 0; l < kv->space->n_layers; l++) kv->views[l].append_slot += first_row;
     seq->n_rows = n_rows;

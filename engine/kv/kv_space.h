@@ -62,6 +62,7 @@ struct kv_space {
     /* Steps cut prompts only behind a multiple of so many tokens, at the prompt's end, and where a
      * policy cuts it; 0: anywhere.  Of batch-invariant spaces (recurrent_ops.chunk). */
     uint32_t prompt_unit;
+    bool ends_recurrent;          /* layers behind the last one with pages are recurrent */
     const uint32_t *windows;      /* as in struct step */
     uint32_t window;              /* the largest; 0: there is none, or sequences keep all pages */
     struct page_io io;            /* the memory of pages and host blocks */

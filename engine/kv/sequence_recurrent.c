@@ -9,6 +9,7 @@
 #include "engine/base/sizes.h"
 #include "engine/device/pages.h"
 #include "engine/device/recurrent.h"
+#include "engine/device/sparse.h"
 #include "engine/device/step.h"
 #include "engine/kv/checkpoints.h"
 #include "engine/kv/kv_sequence.h"
@@ -181,11 +182,57 @@ uint32_t sequence_recurrent_max_rows(const struct kv_sequence *kv) {
     return next == UINT32_MAX ? next : next - kv->n_tokens;
 }
 
-void sequence_recurrent_describe(const struct kv_sequence *kv, struct step_seq *seq) {
+/* Slices begin at whole tiles.  So a checkpoint of a layer-major prompt may be up to a tile before
+ * the place where a prompt in chunks would have it. */
+void sequence_recurrent_begin_slices(struct kv_sequence *kv, uint32_t n_rows) {
+    struct sequence_recurrent *r = &kv->recurrent;
+    const struct kv_space *space = kv->space;
+    uint32_t end = kv->n_tokens, before = kv->n_tokens;
+    if (!space->state_slots || kv->n_tokens % PAGE_TOKENS != 0) return;
+    while (r->n_pending + 1 < r->max_pending) {
+        end = next_end(kv, end);
+        if (end >= kv->n_tokens + n_rows) return;
+        const uint32_t n_tokens = end - (end - kv->n_tokens) % SPARSE_TILE;
+        if (n_tokens == before) continue;
+        if (kv_make_states_free(space, 1)) return;
+        before = n_tokens;
+        struct pending_checkpoint *left = &r->pending[r->n_pending++];
+        *left = (struct pending_checkpoint){.n_tokens = n_tokens};
+        page_pool_take_sure(space->state_slots, &left->slot, 1);
+    }
+}
+
+/* Returns the checkpoint at or behind row number `row` of a layer-major prompt, NULL: there is
+ * none. */
+static const struct pending_checkpoint *next_left(const struct kv_sequence *kv, uint32_t row) {
+    const struct sequence_recurrent *r = &kv->recurrent;
+    for (uint32_t i = 0; i < r->n_pending; i++)
+        if (r->pending[i].n_tokens > kv->n_tokens && r->pending[i].n_tokens >= kv->n_tokens + row)
+            return &r->pending[i];
+    return NULL;
+}
+
+uint32_t sequence_recurrent_slice_rows(const struct kv_sequence *kv, uint32_t first_row) {
+    const struct pending_checkpoint *left = next_left(kv, first_row + 1);
+    return left ? left->n_tokens - kv->n_tokens - first_row : UINT32_MAX;
+}
+
+/* Returns where the state behind n_rows rows goes.  In a layer-major prompt that is the slot of the
+ * next checkpoint, which each slice before it writes again. */
+static uint32_t slot_behind(const struct kv_sequence *kv, uint32_t n_rows) {
+    const struct sequence_recurrent *r = &kv->recurrent;
+    const struct pending_checkpoint *left = next_left(kv, n_rows);
+    if (left) return left->slot;
+    return r->next == CHECKPOINT_NONE ? r->slot : r->next;
+}
+
+void sequence_recurrent_describe(const struct kv_sequence *kv, uint32_t first_row, uint32_t n_rows,
+                                 struct step_seq *seq) {
     const struct sequence_recurrent *r = &kv->recurrent;
     if (!kv->space->state_slots) return;
-    seq->state.from = r->slot == CHECKPOINT_NONE ? STATE_ZERO : r->slot;
-    seq->state.to = r->next == CHECKPOINT_NONE ? r->slot : r->next;
+    const uint32_t first = r->slot == CHECKPOINT_NONE ? STATE_ZERO : r->slot;
+    seq->state.from = first_row > 0 ? slot_behind(kv, first_row) : first;
+    seq->state.to = slot_behind(kv, first_row + n_rows);
 }
 
 /* Drops the first of the checkpoints that wait. */

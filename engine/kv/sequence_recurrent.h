@@ -104,8 +104,16 @@ uint32_t sequence_recurrent_take_back(struct kv_sequence *kv, uint32_t n_tokens)
 /* Returns the most rows of the next step, so that it does not pass the next checkpoint of the
  * prompt; UINT32_MAX: any number. */
 uint32_t sequence_recurrent_max_rows(const struct kv_sequence *kv);
-/* Says in *seq from where and to where the step's state goes. */
-void sequence_recurrent_describe(const struct kv_sequence *kv, struct step_seq *seq);
+/* Takes slots for the checkpoints in the next n_rows rows of a layer-major prompt, as far as there
+ * are slots.  The slices of all layers leave their states there. */
+void sequence_recurrent_begin_slices(struct kv_sequence *kv, uint32_t n_rows);
+/* Returns the most rows of a slice that begins with row first_row; UINT32_MAX: any number.  The
+ * slice does not pass the next of these checkpoints. */
+uint32_t sequence_recurrent_slice_rows(const struct kv_sequence *kv, uint32_t first_row);
+/* Says in *seq from where and to where the state of a step or slice goes.  Its n_rows rows begin
+ * with row first_row behind the stored tokens. */
+void sequence_recurrent_describe(const struct kv_sequence *kv, uint32_t first_row, uint32_t n_rows,
+                                 struct step_seq *seq);
 /* Notes that a step has been planned, and that its n_rows rows are counted as stored. */
 void sequence_recurrent_commit(struct kv_sequence *kv, uint32_t n_rows);
 /* Gives the prefix cache the checkpoints of blocks that have been inserted. */

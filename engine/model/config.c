@@ -4,6 +4,7 @@
  * would change the arithmetic in a way the decoder does not know is refused by name. */
 #include "engine/model/config.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -446,9 +447,19 @@ struct mean_widths model_mean_widths(const struct model_config *c) {
 }
 
 const char *model_without_slices(const struct model_config *c) {
-    if (c->recurrent.n_layers > 0) return "this model has recurrent layers";
     if (c->n_kv_shared > 0) return "layers of this model share keys";
     return c->layer_inputs > 0 ? "layers of this model have inputs of their own" : NULL;
+}
+
+uint32_t model_attending_layer(const struct model_config *c, uint32_t number) {
+    uint32_t layer = 0;
+    assert(number < c->n_attention);
+    while (c->layers[layer].is_recurrent || c->layers[layer].number != number) layer++;
+    return layer;
+}
+
+bool model_ends_recurrent(const struct model_config *c) {
+    return c->layers[c->n_layers - 1].is_recurrent;
 }
 
 /* Gives the layers their KV heads, once it is known which have a window. */

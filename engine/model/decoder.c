@@ -111,7 +111,7 @@ static struct decoder_layout make_plan(const struct model_config *c, const struc
     plan.last_inputs = reserve(&plan, limits->max_logit_rows, layer_inputs_width(c), act_bytes);
     plan.logits = reserve(&plan, limits->max_logit_rows, c->n_vocab, F32_BYTES);
     plan.long_x = reserve(&plan, limits->max_long_rows, c->dim, act_bytes);
-    plan.long_qkv = reserve(&plan, limits->max_long_rows, mixer.qkv, act_bytes);
+    plan.long_qkv = reserve(&plan, limits->max_long_rows, model_qkv_width(c), act_bytes);
     return plan;
 }
 
@@ -535,13 +535,13 @@ int decoder_submit_evictions(struct decoder *d, struct error *err) {
 
 /* Tells whether the slice only leaves the last layer. */
 static bool is_leaving(const struct decoder *d, const struct layer_slice *slice) {
-    return slice->leaves_last && slice->layer == d->model->config.n_layers;
+    return slice->leaves_last && slice->layer == d->model->config.n_attention;
 }
 
 static int check_slice(const struct decoder *d, const struct step *step,
                        const struct layer_slice *slice, uint32_t n_samples, struct error *err) {
     const bool alone = step->n_seqs == 1 && step->n_decode == 0,
-               is_known = slice->layer < d->model->config.n_layers || is_leaving(d, slice);
+               is_known = slice->layer < d->model->config.n_attention || is_leaving(d, slice);
     if (!alone || !is_known || slice->n_rows != step->n_rows ||
         slice->n_prompt_rows > d->limits.max_long_rows || slice->first_row > slice->n_prompt_rows ||
         slice->n_rows > slice->n_prompt_rows - slice->first_row ||
@@ -551,24 +551,48 @@ static int check_slice(const struct decoder *d, const struct step *step,
     return check_rows(d, step, err);
 }
 
-/* Runs what the rows need before they enter the slice's layer: that of the layer before it. */
-static int leave_layer(struct decoder *d, const struct layer_slice *slice, struct row_range rows,
+/* Runs the feed-forward part of a layer, except the last one's: only rows that need logits go
+ * through that. */
+static int leave_layer(struct decoder *d, uint32_t layer, struct row_range rows,
                        struct error *err) {
-    if (slice->layer == 0) return run_embed(d, rows.x, err);
-    const int rc = decoder_layer_attend_slice(d, slice->layer - 1, rows, err);
-    return rc ? rc : feed_forward_run(d, slice->layer - 1, d->attn, NULL, rows.x, rows.n, err);
+    if (layer + 1 == d->model->config.n_layers) return 0;
+    return feed_forward_run(d, layer, d->attn, NULL, rows.x, rows.n, err);
+}
+
+/* Runs what the rows need before they enter the slice's layer: the rest of the layer before that,
+ * and recurrent ones in between.  q, k and v of those do not outlive the slice, so they need no
+ * space among those of a long prompt. */
+static int approach(struct decoder *d, const struct layer_slice *slice, struct row_range rows,
+                    struct error *err) {
+    const struct model_config *c = &d->model->config;
+    const struct row_range recurrent = {rows.x, d->qkv, rows.n};
+    uint32_t layer = 0;
+    int rc = slice->layer == 0 ? run_embed(d, rows.x, err) : 0;
+    if (slice->layer > 0) {
+        layer = model_attending_layer(c, slice->layer - 1);
+        rc = decoder_layer_attend_slice(d, layer, rows, err);
+        if (!rc) rc = leave_layer(d, layer, rows, err);
+        layer++;
+    }
+    for (; layer < c->n_layers && c->layers[layer].is_recurrent && !rc; layer++) {
+        rc = recurrent_layer_run(d, layer, recurrent, err);
+        if (!rc) rc = leave_layer(d, layer, rows, err);
+    }
+    return rc;
 }
 
 /* Takes the rows into the slice's layer.  With its last rows the layer is indexed, unless none will
  * leave it. */
 static int run_layer_slice(struct decoder *d, const struct layer_slice *slice,
                            struct row_range rows, struct error *err) {
+    const struct model_config *c = &d->model->config;
+    const uint32_t layer = model_attending_layer(c, slice->layer);
     const bool is_last = slice->first_row + slice->n_rows == slice->n_prompt_rows,
-               leaves = slice->leaves_last || slice->layer + 1 < d->model->config.n_layers;
-    int rc = leave_layer(d, slice, rows, err);
-    if (!rc) rc = decoder_layer_enter(d, slice->layer, rows, err);
-    if (rc || !is_last || !leaves || !decoder_layer_is_indexed(d, slice->layer)) return rc;
-    return decoder_layer_index(d, slice->layer, d->long_qkv, err);
+               leaves = slice->leaves_last || slice->layer + 1 < c->n_attention;
+    int rc = approach(d, slice, rows, err);
+    if (!rc) rc = decoder_layer_enter(d, layer, rows, err);
+    if (rc || !is_last || !leaves || !decoder_layer_is_indexed(d, layer)) return rc;
+    return decoder_layer_index(d, layer, d->long_qkv, err);
 }
 
 int decoder_submit_slice(struct decoder *d, const struct step *step,
@@ -583,9 +607,9 @@ int decoder_submit_slice(struct decoder *d, const struct step *step,
     if (rc) return rc;
     if ((rc = begin(d, step, n_samples, err))) return rc;
     if (!is_leaving(d, slice)) return run_layer_slice(d, slice, rows, err);
-    rc = decoder_layer_attend_slice(d, slice->layer - 1, rows, err);
+    rc = approach(d, slice, rows, err);
     if (!rc) rc = run_samples(d, rows.x, samples, n_samples, results, NULL, err);
-    if (rc || !layer_slice_is_final(slice, d->model->config.n_layers)) return rc;
+    if (rc || !layer_slice_is_final(slice, d->model->config.n_attention)) return rc;
     return fetch_totals(d, totals, err);
 }
 

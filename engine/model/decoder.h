@@ -5,7 +5,7 @@
  * of its rows and keys are there when index() (sparse.h) chooses for one layer.  Its rows are cut
  * into slices; a slice is a step of its own, and ordinary steps may run between slices.
  *
- *   layer 0     1     2  …  n_layers - 1
+ *   layer 0     1     2  …  n_layers - 1      those that attend (layer_slice.h)
  *   slice 0   ┃ ┃   ┃ ┃   ┃ ┃       enters a layer: norm, q k v, keys and values into their pages;
  *   slice 1   ┃ ┃ ─►┃ ┃ ─►┃ ┃       the last slice's step ends with index()
  *   slice 2   ┃ ┃   ┃ ┃   ┃ ┃       leaves it: attention, feed-forward
@@ -47,8 +47,8 @@ struct decoder_limits {
     const struct layer_group *groups;
     uint32_t n_groups;
     const struct host_pool *store;
-    /* Of models with recurrent layers, which have no layer-major prompts; else NULL.  Its shape is
-     * that of the model; its memory may be allocated later. */
+    /* Of models with recurrent layers; else NULL.  Its shape is that of the model.  Its memory may
+     * be allocated later. */
     const struct state_pool *states;
 };
 

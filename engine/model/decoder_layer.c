@@ -280,5 +280,5 @@ int decoder_layer_attend_slice(struct decoder *d, uint32_t layer, struct row_ran
     int rc = attend_prompts(d, attn, err);
     if (!rc) rc = run_observe(d, &attn, err);
     if (!rc && evicts_lowest(d, layer)) rc = d->be->ops->evict->chunk(d->be, &attn, err);
-    return rc ? rc : decoder_layer_evict_oldest(d, layer, 1, err);
+    return rc ? rc : decoder_layer_evict_oldest(d, attn.layer, 1, err);
 }

@@ -206,6 +206,11 @@ struct mean_widths model_mean_widths(const struct model_config *config);
 /* Returns why no prompt may go through the layers one after the other (layer_slice.h), which sparse
  * prompts do, as a clause; NULL: they may. */
 const char *model_without_slices(const struct model_config *config);
+/* Returns the layer that attends with this number (layer_shape.number).  It must be less than
+ * n_attention; of layers that share keys it is the one that writes them. */
+uint32_t model_attending_layer(const struct model_config *config, uint32_t number);
+/* Tells whether recurrent layers lie behind the last layer that attends. */
+bool model_ends_recurrent(const struct model_config *config);
 /* Returns true if some layer sees everything. */
 bool model_has_full_attention(const struct model_config *config);
 /* Returns true if a text ends with the token. */

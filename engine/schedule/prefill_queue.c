@@ -139,7 +139,8 @@ struct planned_rows prefill_queue_next_rows(const struct prefill_queue *p,
     rows.n_shown = grant.n_shown;
     rows.n_seen = n_seen(p, grant.n_resident, seq->prefill_order == PREFILL_SPARSE_CHUNKED);
     if (n_left <= 1) return rows;
-    const uint32_t most = fitting_rows(p, budget, &rows);
+    const uint32_t most =
+        min_u32(fitting_rows(p, budget, &rows), sequence_recurrent_max_rows(&seq->kv));
     if (seq->prefill_order == PREFILL_CHUNKED)
         rows.n = chunk_rows(p, n_tokens, min_u32(n_left, grant.n_rows), most);
     else
@@ -176,9 +177,12 @@ bool prefill_queue_begin(struct prefill_queue *p, struct sequence *seq) {
     step_time_begin_prompt(&p->step_time);
     seq->was_sparse = is_sparse;
     seq->n_together = is_sparse ? seq->prefill.n_together : kv_plan_together(&seq->kv.plan);
-    seq->slice = (struct layer_slice){
-        .n_prompt_rows = seq->prefill.n_together - seq->kv.n_tokens,
-        .leaves_last = seq->prompt_event || seq->prefill.n_together == seq->n_prompt};
+    seq->slice = (struct layer_slice){.n_prompt_rows = seq->prefill.n_together - seq->kv.n_tokens,
+                                      .leaves_last = seq->prompt_event ||
+                                                     seq->prefill.n_together == seq->n_prompt ||
+                                                     p->space->ends_recurrent};
+    if (seq->prefill_order == PREFILL_LAYER_MAJOR)
+        sequence_recurrent_begin_slices(&seq->kv, seq->slice.n_prompt_rows);
     return is_sparse && !was_sparse;
 }
 
@@ -203,10 +207,12 @@ void prefill_queue_commit_step(struct prefill_queue *p, struct batch *step) {
 
 /* ---- slices ---- */
 
-/* Returns the next slice's rows, at most `most`; every slice but a layer's last is whole tiles. */
+/* Returns the next slice's rows, at most `most`; every slice but a layer's last is whole tiles, and
+ * ends where a recurrent state is kept. */
 static uint32_t slice_rows(const struct sequence *seq, uint32_t most) {
-    const uint32_t left = seq->slice.n_prompt_rows - seq->slice.first_row;
-    return left <= most ? left : most - most % SPARSE_TILE;
+    const uint32_t left = seq->slice.n_prompt_rows - seq->slice.first_row,
+                   fitting = left <= most ? left : most - most % SPARSE_TILE;
+    return min_u32(fitting, sequence_recurrent_slice_rows(&seq->kv, seq->slice.first_row));
 }
 
 /* Returns how many rows of the owner's layer behind n_before slots take at most `seconds`. */

@@ -12,6 +12,7 @@
 #include "engine/device/backend.h"
 #include "engine/device/dtype.h"
 #include "engine/device/layer_group.h"
+#include "engine/device/recurrent.h"
 #include "engine/device/select.h"
 #include "engine/device/sparse.h"
 #include "engine/device/step.h"
@@ -28,6 +29,7 @@ struct tune_pass {
     struct model *model;
     struct decoder *decoder;
     struct kv_pool kv;
+    struct state_pool states;      /* one state, of models with recurrent layers */
     uint32_t max_tokens, max_rows; /* max_rows: of a slice */
     uint32_t max_selected;
     uint32_t layer; /* entered last */
@@ -69,8 +71,8 @@ static int alloc_host(struct tune_pass *p, struct error *err) {
     const size_t n_lse = (size_t)p->max_tokens * m->n_heads;
     p->positions = calloc(p->max_tokens, sizeof(*p->positions));
     p->pages = calloc(n_pages_of(p), sizeof(*p->pages));
-    p->views = calloc(m->n_layers, sizeof(*p->views));
-    p->patterns = calloc((size_t)m->n_layers * m->n_heads, sizeof(*p->patterns));
+    p->views = calloc(m->n_attention, sizeof(*p->views));
+    p->patterns = calloc((size_t)m->n_attention * m->n_heads, sizeof(*p->patterns));
     p->dense_lse = calloc(n_lse, sizeof(*p->dense_lse));
     p->sparse_lse = calloc(n_lse, sizeof(*p->sparse_lse));
     p->sums = calloc(m->n_heads, sizeof(*p->sums));
@@ -86,8 +88,10 @@ static int alloc_host(struct tune_pass *p, struct error *err) {
 static int make_decoder(struct tune_pass *p, const struct engine_config *config,
                         struct error *err) {
     const struct model_config *m = &p->model->config;
-    const struct decoder_limits limits = {
-        .max_rows = p->max_rows, .max_logit_rows = 1, .max_long_rows = p->max_tokens};
+    const struct decoder_limits limits = {.max_rows = p->max_rows,
+                                          .max_logit_rows = 1,
+                                          .max_long_rows = p->max_tokens,
+                                          .states = p->states.n_slots > 0 ? &p->states : NULL};
     const struct sparse_limits sparse = {.max_rows = p->max_tokens, .max_slots = p->max_tokens};
     const struct select_limits selections = {.max_slots = p->max_tokens,
                                              .max_selected = p->max_selected,
@@ -100,7 +104,7 @@ static int make_decoder(struct tune_pass *p, const struct engine_config *config,
                                         .max_prompt_slots = p->max_tokens,
                                         .kv_format = config->kv_format,
                                         .max_logit_rows = 1,
-                                        .n_layers = m->n_layers,
+                                        .n_layers = m->n_attention,
                                         .n_heads = m->n_heads,
                                         .n_kv_heads = m->n_kv_heads,
                                         .head_dim = m->head_dim,
@@ -122,7 +126,15 @@ static int alloc_device(struct tune_pass *p, struct error *err) {
     int rc = ops->alloc(p->be, p->kv.n_pages * p->kv.page_bytes, &p->kv.base, err);
     if (!rc) rc = ops->alloc(p->be, out * dtype_size(p->be->act_dtype), &p->out, err);
     if (!rc) rc = ops->alloc(p->be, lse * sizeof(float), &p->lse, err);
-    return rc ? rc : ops->alloc(p->be, p->max_tokens * sizeof(float), &p->token_scores, err);
+    if (!rc) rc = ops->alloc(p->be, p->max_tokens * sizeof(float), &p->token_scores, err);
+    const size_t states = p->states.n_slots * p->states.slot_bytes;
+    return rc || states == 0 ? rc : ops->alloc(p->be, states, &p->states.base, err);
+}
+
+/* Returns the pool of the one sequence's recurrent state, if the model has such layers. */
+static struct state_pool states_of(const struct tune_pass *p) {
+    const struct recurrent_shape *shape = &p->model->config.recurrent;
+    return state_pool_of(shape, p->be->act_dtype, shape->n_layers > 0);
 }
 
 int tune_pass_create(struct tune_pass **out, const struct engine_config *config,
@@ -142,6 +154,7 @@ int tune_pass_create(struct tune_pass **out, const struct engine_config *config,
     if (p->max_rows == 0) p->max_rows = SPARSE_TILE;
     int rc = load_model(p, config, err);
     if (!rc) p->kv = memory_plan_pages(config, &p->model->config);
+    if (!rc) p->states = states_of(p);
     if (!rc) rc = make_decoder(p, config, err);
     if (!rc) rc = alloc_host(p, err);
     if (!rc) rc = alloc_device(p, err);
@@ -152,7 +165,7 @@ int tune_pass_create(struct tune_pass **out, const struct engine_config *config,
 
 void tune_pass_destroy(struct tune_pass *p) {
     if (!p) return;
-    void *const device[] = {p->kv.base, p->out, p->lse, p->token_scores};
+    void *const device[] = {p->kv.base, p->out, p->lse, p->token_scores, p->states.base};
     void *const host[] = {p->positions, p->pages,      p->views, p->patterns,
                           p->dense_lse, p->sparse_lse, p->sums};
     decoder_destroy(p->decoder);
@@ -167,13 +180,16 @@ void tune_pass_destroy(struct tune_pass *p) {
 
 /* Makes p->step the step of n_rows rows from `first` on. */
 static void describe_rows(struct tune_pass *p, uint32_t first, uint32_t n_rows) {
-    const uint32_t n_layers = p->model->config.n_layers;
+    const uint32_t n_layers = p->model->config.n_attention;
     for (uint32_t l = 0; l < n_layers; l++)
         p->views[l] =
             (struct kv_view){.pages = p->pages + l % N_BUFFERS * kv_n_pages(p->max_tokens),
                              .n_slots = first + n_rows,
                              .append_slot = first};
-    p->seq = (struct step_seq){.n_rows = n_rows, .layers = p->views, .n_before = first};
+    p->seq = (struct step_seq){.n_rows = n_rows,
+                               .layers = p->views,
+                               .n_before = first,
+                               .state.from = first > 0 ? 0 : STATE_ZERO};
     p->step = (struct step){.n_rows = n_rows,
                             .n_seqs = 1,
                             .n_layers = n_layers,
@@ -213,6 +229,7 @@ int tune_pass_enter(struct tune_pass *pass, uint32_t layer, struct error *err) {
 /* Returns the arguments of attention for the rows from `first` on. */
 static struct attn_args args_from(const struct tune_pass *p, uint32_t first) {
     const struct model_config *m = &p->model->config;
+    const uint32_t layer = model_attending_layer(m, p->layer);
     size_t q_stride;
     const char *q = decoder_long_q(p->decoder, &q_stride);
     return (struct attn_args){.q = q + first * q_stride * dtype_size(p->be->act_dtype),
@@ -223,10 +240,10 @@ static struct attn_args args_from(const struct tune_pass *p, uint32_t first) {
                               .n_heads = m->n_heads,
                               .scale = m->attn_scale,
                               .softcap = m->attn_softcap,
-                              .inv_freq = model_freqs(m, p->layer),
-                              .rope_scale = model_rope_scale(m, p->layer),
-                              .n_freqs = model_n_freqs(m, p->layer),
-                              .rope = m->layers[p->layer].is_local,
+                              .inv_freq = model_freqs(m, layer),
+                              .rope_scale = model_rope_scale(m, layer),
+                              .n_freqs = model_n_freqs(m, layer),
+                              .rope = m->layers[layer].is_local,
                               .slopes = m->slopes,
                               .group = NO_GROUP};
 }

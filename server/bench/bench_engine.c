@@ -303,7 +303,7 @@ static uint32_t steps_alone(const struct bench *b, const struct kv_choice *kv, u
     if (!is_moved && !is_sparse(b, n_prompt)) return 0;
     const uint64_t n_tail = div_up(tail, room) + 1;
     if (is_moved || n_prompt <= b->info->long_rows + tail)
-        return (uint32_t)(b->info->model->n_layers * div_up(n_prompt, slice) + n_tail);
+        return (uint32_t)(b->info->model->n_attention * div_up(n_prompt, slice) + n_tail);
     return (uint32_t)(2 * div_up(n_prompt, room) + n_tail);
 }
 

@@ -17,8 +17,8 @@ static int load_patterns(struct prefill_setup *setup, const struct options *opti
         model_file_choose(&setup->path, options->pattern_file, "patterns", model_dir, err);
     if (rc) return rc;
     if (!setup->path)
-        return patterns_default(&setup->patterns, model->n_layers, model->n_heads, err);
-    return patterns_load(&setup->patterns, setup->path, model->n_layers, model->n_heads, err);
+        return patterns_default(&setup->patterns, model->n_attention, model->n_heads, err);
+    return patterns_load(&setup->patterns, setup->path, model->n_attention, model->n_heads, err);
 }
 
 static void choose_break_even(struct prefill_setup *setup, const struct options *options,

@@ -86,7 +86,7 @@ static bool has_enough_layers(const struct tune *t) {
     const uint32_t *windows = t->model.windows;
     uint32_t first = 0;
     while (layer_has_window(windows, first)) first++;
-    for (uint64_t l = first + 1 + t->plan->n_wait; l < t->model.n_layers; l++)
+    for (uint64_t l = first + 1 + t->plan->n_wait; l < t->model.n_attention; l++)
         if (!layer_has_window(windows, (uint32_t)l)) return true;
     return false;
 }
@@ -122,7 +122,7 @@ static int open_state(struct tune *t, struct error *err) {
 /* Loads the pattern file of this name, if there is one.  Every head is chosen anew; what the file
  * has measured on other backends is retained. */
 static int open_patterns(struct tune *t, struct error *err) {
-    const uint32_t n_layers = t->model.n_layers, n_heads = t->model.n_heads;
+    const uint32_t n_layers = t->model.n_attention, n_heads = t->model.n_heads;
     if (!t->finds_patterns) return 0;
     const int rc = patterns_load(&t->patterns, t->out, n_layers, n_heads, err);
     return rc == ERR_NOT_FOUND ? patterns_default(&t->patterns, n_layers, n_heads, err) : rc;
@@ -181,7 +181,7 @@ static int open_tune(struct tune *t, char *real_dir, struct error *err) {
     if (!t->config.random_weights) rc = tokenizer_load(&t->tokenizer, t->model_dir, err);
     if (!rc) rc = load_texts(t, err);
     if (!rc)
-        rc = tune_results_init(&t->results, n_samples * t->lengths.n, t->model.n_layers,
+        rc = tune_results_init(&t->results, n_samples * t->lengths.n, t->model.n_attention,
                                t->model.n_heads, n_candidates, t->candidates,
                                t->plan->objective == TUNE_RECALL, err);
     if (!rc) rc = open_patterns(t, err);
@@ -369,7 +369,7 @@ static int measure_sample(struct tune *t, uint32_t sample, struct error *err) {
 
 uint32_t tune_n_full_attention(const struct tune *t) {
     uint32_t n = 0;
-    for (uint32_t l = 0; l < t->model.n_layers; l++) n += !tune_has_window(t, l);
+    for (uint32_t l = 0; l < t->model.n_attention; l++) n += !tune_has_window(t, l);
     return n;
 }
 
@@ -388,7 +388,7 @@ static struct attn_pattern chosen_pattern(const struct tune *t, uint32_t head_of
 static struct tune_summary choose_all(struct tune *t) {
     const uint32_t n_heads = t->model.n_heads, n = tune_n_full_attention(t) * n_heads;
     struct tune_summary sum = {.worst = 1};
-    for (uint32_t i = 0; i < t->model.n_layers * n_heads; i++) {
+    for (uint32_t i = 0; i < t->model.n_attention * n_heads; i++) {
         const struct tune_choice choice = tune_choice_of(t, i / n_heads, i % n_heads);
         t->patterns.heads[i] = choice.candidate < 0 ? (struct attn_pattern){.kind = PATTERN_DENSE}
                                                     : chosen_pattern(t, i, choice.candidate);

@@ -34,7 +34,7 @@ static uint64_t hash_measurement(const struct tune *t) {
     static const char what[8] = "prompts"; /* tells them from rungs of attention alone */
     /* No attacker chooses patterns, so collisions are no risk. */
     static const uint64_t key[2] = {0};
-    const size_t n = (size_t)t->model.n_layers * t->model.n_heads;
+    const size_t n = (size_t)t->model.n_attention * t->model.n_heads;
     struct siphash hash;
     uint64_t word;
     memcpy(&word, what, sizeof(word));
@@ -57,7 +57,7 @@ static uint64_t hash_measurement(const struct tune *t) {
  * in any case. */
 static double rung_work(const struct tune *t, uint32_t n_tokens) {
     const double share = (double)n_tokens / t->longest;
-    return 2 * (1 + MIN_PAIRS) * share * share * t->model.n_layers;
+    return 2 * (1 + MIN_PAIRS) * share * share * t->model.n_attention;
 }
 
 double tune_ladder_work(const struct tune *t) {
@@ -175,7 +175,7 @@ static int climb(struct tune *t, struct timed_engine *timed, struct error *err) 
 }
 
 bool tune_is_all_dense(const struct tune *t) {
-    for (uint32_t i = 0; i < t->model.n_layers * t->model.n_heads; i++)
+    for (uint32_t i = 0; i < t->model.n_attention * t->model.n_heads; i++)
         if (t->patterns.heads[i].kind != PATTERN_DENSE) return false;
     return true;
 }

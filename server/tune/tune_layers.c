@@ -48,7 +48,7 @@ static uint32_t dense_bound(const struct tune *t) {
 
 int tune_layers_open(struct tune *t, struct error *err) {
     struct tune_comparison *c = &t->comparison;
-    const size_t n_layers = t->model.n_layers;
+    const size_t n_layers = t->model.n_attention;
     if (!t->finds_filters) return 0;
     c->max_dense = dense_bound(t);
     if (c->max_dense < 1 + t->plan->n_wait)
@@ -81,7 +81,7 @@ static int compare_row(struct tune *t, uint32_t sample, uint32_t layer, uint32_t
                        struct error *err) {
     const struct kv_choice choice =
         tune_layers_choice(t, t->lengths.sizes[sample / t->plan->n_samples]);
-    const uint32_t n_layers = t->model.n_layers, row = (uint32_t)t->prompt.n - 1 - i * ROW_STEP,
+    const uint32_t n_layers = t->model.n_attention, row = (uint32_t)t->prompt.n - 1 - i * ROW_STEP,
                    n_selected = choice.n_selected, n_tail = choice.n_tail;
     const struct tune_look look = {.row = row,
                                    .n_selected = n_selected,
@@ -107,7 +107,7 @@ int tune_layers_compare(struct tune *t, uint32_t sample, uint32_t layer, struct 
     int rc = 0;
     for (uint32_t i = 0; i < N_ROWS && !rc && !tune_has_window(t, layer); i++)
         rc = compare_row(t, sample, layer, i, err);
-    if (rc || layer + 1 < t->model.n_layers) return rc;
+    if (rc || layer + 1 < t->model.n_attention) return rc;
     t->results.compared[sample] = true;
     return tune_state_add_similarity(t->state, &t->results, sample, err);
 }
@@ -116,7 +116,7 @@ int tune_layers_compare(struct tune *t, uint32_t sample, uint32_t layer, struct 
 
 static int make_shortlist(struct tune *t, struct error *err) {
     struct tune_comparison *c = &t->comparison;
-    const uint32_t n_layers = t->model.n_layers, n_samples = t->results.n_samples;
+    const uint32_t n_layers = t->model.n_attention, n_samples = t->results.n_samples;
     const struct tune_filter_goal goal = {.max_filters = (uint32_t)t->plan->max_filters,
                                           .max_dense = c->max_dense,
                                           .n_wait = (uint32_t)t->plan->n_wait,
@@ -181,7 +181,7 @@ int tune_layers_save(struct tune *t, struct error *err) {
 
 void tune_layers_print(const struct tune *t) {
     const struct tune_comparison *c = &t->comparison;
-    const uint32_t n_layers = t->model.n_layers;
+    const uint32_t n_layers = t->model.n_attention;
     printf("filter");
     for (uint32_t j = 0; j < n_layers; j++) printf(",%" PRIu32, j);
     for (uint32_t l = 0; l < n_layers; l++) {

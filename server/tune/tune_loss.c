@@ -103,7 +103,7 @@ static int read_windows(struct tune *t, struct timed_engine *timed, const struct
 }
 
 double tune_loss_work(const struct tune *t) {
-    return text_of(t) && t->tokenizer ? 2.0 * N_WINDOWS * t->model.n_layers : 0;
+    return text_of(t) && t->tokenizer ? 2.0 * N_WINDOWS * t->model.n_attention : 0;
 }
 
 /* Opens the engine and reads the windows with it. */

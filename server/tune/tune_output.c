@@ -36,7 +36,7 @@ void tune_print_settings(struct buffer *out, const struct tune *t) {
                   "quire %s; %s, %" PRIu32 " layers, %" PRIu32 " heads; %s; "
                   "rows %" PRIu32 "; kv %d; lines %" PRIu32 "; seed %" PRIu64 "; samples %" PRIu64
                   "; lengths ",
-                  build_info.version, t->model_name, t->model.n_layers, t->model.n_heads,
+                  build_info.version, t->model_name, t->model.n_attention, t->model.n_heads,
                   t->be->description, t->config.max_batched_tokens, (int)t->config.kv_format,
                   (uint32_t)t->options->synthetic_lines, t->plan->seed, t->plan->n_samples);
     print_lengths(out, t);
@@ -82,7 +82,7 @@ struct buffer *tune_notes_add(struct tune_notes *notes, const char *name) {
 void tune_notes_init(struct tune_notes *notes, const struct tune *t) {
     *notes = (struct tune_notes){0};
     buffer_printf(tune_notes_add(notes, "model"), "%s, %" PRIu32 " layers of %" PRIu32 " heads",
-                  t->model_name, t->model.n_layers, t->model.n_heads);
+                  t->model_name, t->model.n_attention, t->model.n_heads);
     buffer_printf(tune_notes_add(notes, "version"), "quire %s", build_info.version);
     buffer_printf(tune_notes_add(notes, "device"), "%s: %s", t->be->name, t->be->description);
     print_date(tune_notes_add(notes, "date"));
@@ -158,7 +158,7 @@ enum { N_COLUMNS = sizeof(names) / sizeof(*names) };
 
 void tune_print_heads(const struct tune *t) {
     const struct report report = {.names = names, .n = N_COLUMNS};
-    const uint32_t n_heads = t->model.n_heads, n = t->model.n_layers * n_heads;
+    const uint32_t n_heads = t->model.n_heads, n = t->model.n_attention * n_heads;
     report_begin(&report);
     for (uint32_t i = 0; i < n; i++) {
         char cells[N_COLUMNS][REPORT_CELL];
@@ -192,7 +192,7 @@ static void print_families(const struct tune *t) {
 
 void tune_print_summary(const struct tune *t, const struct tune_summary *sum) {
     uint32_t counts[PATTERN_N_KINDS] = {0};
-    const size_t n = (size_t)t->model.n_layers * t->model.n_heads;
+    const size_t n = (size_t)t->model.n_attention * t->model.n_heads;
     for (size_t i = 0; i < n; i++) counts[t->patterns.heads[i].kind]++;
     print_families(t);
     for (unsigned kind = 0; kind < PATTERN_FILTERS; kind++) /* files have no heads of that kind */

@@ -33,7 +33,7 @@ struct trial {
 };
 
 double tune_trial_work(const struct tune *t) {
-    return (double)(1 + TUNE_N_CHOICES) * N_PROMPTS * t->model.n_layers;
+    return (double)(1 + TUNE_N_CHOICES) * N_PROMPTS * t->model.n_attention;
 }
 
 void tune_trial_describe(struct buffer *out) {
@@ -71,7 +71,7 @@ static int answer(struct trial *trial, const struct kv_choice *kv, uint32_t out[
                                       .generated = out};
     struct timing timing;
     const int rc = timed_engine_run(&trial->timed, &batch, &timing, err);
-    progress_add(&trial->tune->progress, trial->tune->unit_s * trial->tune->model.n_layers,
+    progress_add(&trial->tune->progress, trial->tune->unit_s * trial->tune->model.n_attention,
                  "answers");
     return rc;
 }
@@ -125,7 +125,7 @@ static int try_set(struct trial *trial, struct tune_filters *set, bool is_first,
                    struct error *err) {
     struct layer_group groups[MAX_LAYER_GROUPS];
     const struct model_config *model = &trial->tune->model;
-    const int n = filters_groups(&set->filters, model->windows, model->n_layers, groups, err);
+    const int n = filters_groups(&set->filters, model->windows, model->n_attention, groups, err);
     int rc = n < 0 ? n : open_engine(trial, groups, (uint32_t)n, err);
     if (rc) return rc;
     rc = answer_all(trial, set, is_first, err);

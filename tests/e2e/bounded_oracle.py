@@ -191,6 +191,7 @@ class Text:
         self.layers = [i for i in (range(model.n_layers) if layers is None else layers)
                        if model.windows[i] == math.inf and model.owners[i] == i]
         self.n = 0
+        self.states = {}  # of recurrent layers
         self.heads = [[Head(model, i, head, budget if i in self.layers else None)
                        for head in range(model.kv_heads[i])]
                       for i in range(model.n_layers)]  # unused where keys are another layer's
@@ -221,7 +222,7 @@ class Text:
 
     def _rows(self, tokens, generated):
         m = self.model
-        x = m.embed(tokens, self.n + numpy.arange(len(tokens)))
+        x = m.approach(0, m.embed(tokens, self.n + numpy.arange(len(tokens))), self.states)
         for i in range(m.n_layers):
             q, k, v = m.qkv(i, x)
             q = q.reshape(len(x), m.kv_heads[i], -1, m.head_dims[i]).transpose(1, 2, 0, 3)
@@ -229,7 +230,7 @@ class Text:
             read = [head.attend(q[h], *own(h), generated, m.readers[m.owners[i]][-1] == i)
                     for h, head in enumerate(self.heads[m.owners[i]])]
             read = numpy.concatenate(read).transpose(1, 0, 2).reshape(len(x), -1)
-            x = m.finish_layer(i, x, read)
+            x = m.approach(i + 1, m.finish_layer(i, x, read), self.states)
         self.n += len(tokens)
         return m.logits(x)
 

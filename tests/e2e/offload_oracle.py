@@ -69,6 +69,7 @@ class Text:
                        for owner in model.owners]
         behind = [self.behind[i] for i in set(model.owners)]
         self.groups = {group: behind.count(group) for group in behind if group is not None}
+        self.states = {}  # of recurrent layers
         self.held = dict.fromkeys(self.groups, frozenset())
         self.scores = {group: {} for group in self.groups}  # of each query, by its place
         self.sums = dict.fromkeys(self.groups, (0, numpy.zeros(0)))  # see _sum()
@@ -86,15 +87,15 @@ class Text:
     def token(self, token, off_by):
         """Logits after one more token, as generated.  Where rounding may decide the choice, all
         choices are tried, and that stays which is off_by(logits) least."""
-        step = Step(self.selection, self.n, ())
+        step, before = Step(self.selection, self.n, ()), dict(self.states)
         logits = self._rows([token], step)[0]
         if step.ties:
             self.n_ties += 1
             subsets = itertools.chain.from_iterable(
                 itertools.combinations(sorted(step.ties), n) for n in range(len(step.ties) + 1))
-            step, logits = min((self._again(token, swaps) for swaps in subsets),
+            step, logits = min((self._again(token, swaps, before) for swaps in subsets),
                                key=lambda tried: off_by(tried[1]))
-            self._again(token, step.swaps)
+            self._again(token, step.swaps, before)
         for group, chosen in step.chosen.items():
             chosen = frozenset(chosen.tolist())
             self.n_chosen += len(chosen)
@@ -104,8 +105,9 @@ class Text:
             self.held[group] = chosen
         return logits
 
-    def _again(self, token, swaps):
-        """The newest token in another way: (its step, the logits)."""
+    def _again(self, token, swaps, before):
+        """The newest token in another way, from the states before it: (its step, the logits)."""
+        self.states = dict(before)
         for i in set(self.model.owners):
             self.keys[i].n -= 1
             self.values[i].n -= 1
@@ -138,10 +140,11 @@ class Text:
     def _rows(self, tokens, step):
         m = self.model
         at = self.n + numpy.arange(len(tokens))
-        x = m.embed(tokens, at)
+        x = m.approach(0, m.embed(tokens, at), self.states)
         for i in range(m.n_layers):
             read = self._read(i, *m.qkv(i, x), at, step)
             x = m.finish_layer(i, x, read.transpose(1, 0, 2).reshape(len(x), -1))
+            x = m.approach(i + 1, x, self.states)
         return m.logits(x)
 
     def _read(self, layer, q, k, v, at, step):

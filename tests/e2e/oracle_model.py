@@ -13,6 +13,7 @@ import numpy
 
 from oracle_experts import experts_of, moved_input, stacked
 from oracle_names import usual_config, usual_tensors
+from oracle_recurrent import Recurrent, divide
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts/fixtures"))
 import checkpoint  # noqa: E402  reads safetensors
@@ -210,6 +211,8 @@ class Model:
         c = checkpoint.read_config(directory)
         self.family = c["architectures"][0].removesuffix("ForCausalLM")
         c = usual_config(self.family, c)
+        c, tensors, self.recurrent = divide(c, checkpoint.read_tensors(directory))
+        self.delta = self.recurrent and Recurrent(c)
         self.is_gemma = self.family.startswith("Gemma")
         self.is_gemma4 = self.family == "Gemma4"
         self.n_layers = c["num_hidden_layers"]
@@ -235,7 +238,7 @@ class Model:
         self.score_cap = c.get("attn_logit_softcapping")
         self.logit_cap = c.get("final_logit_softcapping")
         self.activate = gelu_tanh if self.is_gemma else ACTIVATIONS[self._activation(c)]
-        self.norms_from_one = self.is_gemma and not self.is_gemma4
+        self.norms_from_one = self.is_gemma and not self.is_gemma4 or self.recurrent is not None
         self.has_layer_norm = self.family in ("GPTNeoX", "OPT", "Falcon", "Mpt", "Cohere",
                                               "Cohere2") or (
             self.family == "Cohere2Moe" and c["rms_norm_eps"] is None)
@@ -260,7 +263,7 @@ class Model:
         self.router_noise = None  # a random generator: what routers read is moved (moved_input())
         self.weights = stacked(usual_tensors(self.family, {
             name: values.astype(numpy.float64)
-            for name, values in checkpoint.read_tensors(directory).items()}))
+            for name, values in tensors.items()}))
         self._cut_fused()
         table = self.weights["model.embed_tokens.weight"]
         self.head = self.weights.get("lm_head.weight", table)
@@ -347,6 +350,17 @@ class Model:
         y = x @ self.weights[f"model.layers.{i}.{name}.weight"].T
         return y + self.weights.get(f"model.layers.{i}.{name}.bias", 0)
 
+    def approach(self, i, x, states):
+        """x in front of layer i, behind the recurrent layers before it.  states: of the text, by
+        recurrent layer; replaced, but not changed, by those behind the rows."""
+        for layer in self.recurrent[i] if self.recurrent else []:
+            prefix = f"model.layers.{layer}."
+            added, states[layer] = self.delta.run(
+                lambda name, end=".weight", at=prefix: self.weights[f"{at}linear_attn.{name}{end}"],
+                self.norm(prefix + "input_layernorm", x), states.get(layer) or self.delta.begin())
+            x = self.add_feed_forward(layer, x + added)
+        return x
+
     def qkv(self, i, x):
         """Queries [rows, heads, dim], keys before RoPE and values [rows, KV heads, dim]; of a layer
         that reads another one's keys these are None."""
@@ -360,6 +374,8 @@ class Model:
         if self.norms_whole:
             parts[:2] = (self.norm(f"{layer}self_attn.{name}_norm", part)
                          for name, part in zip("qk", parts))
+        if self.recurrent:  # beside each head's query lies its gate
+            parts[0] = self._cut_gate(parts[0], i)[:, :, 0].reshape(len(x), -1)
         q, k, v = (part.reshape(len(x), -1, self.head_dims[i]) for part in parts)
         if self.is_gemma4:
             v = rms_norm(v, 1, self.eps)
@@ -367,6 +383,16 @@ class Model:
             return q, k, v
         return (self.norm(layer + "self_attn.q_norm", q),
                 self.norm(layer + "self_attn.k_norm", k), v)
+
+    def _cut_gate(self, q, i):
+        return q.reshape(len(q), -1, 2, self.head_dims[i])
+
+    def _gated(self, i, x, read):
+        """What the heads have read, by the gate that the layer's rows give."""
+        if not self.recurrent:
+            return read
+        q = self.linear(i, "self_attn.q_proj", self.norm(f"model.layers.{i}.input_layernorm", x))
+        return read / (1 + numpy.exp(-self._cut_gate(q, i)[:, :, 1].reshape(read.shape)))
 
     def sinks(self, i):
         """The logits of the layer's sinks, [KV heads, group, 1, 1]."""
@@ -413,6 +439,7 @@ class Model:
     def add_attention(self, i, x, read):
         after = {"Glm4": "post_self_attn_layernorm"}.get(self.family)
         after = "post_attention_layernorm" if self.is_gemma or self.norms_behind else after
+        read = self._gated(i, x, read)
         branch = self.norm(f"model.layers.{i}.{after}", self.linear(i, "self_attn.o_proj", read))
         return x + self.branch_scale * branch
 

@@ -159,6 +159,7 @@ class Text:
         self.model, self.prefill = model, prefill
         empty = numpy.zeros((model.n_kv_heads, 0, model.head_dim))
         self.keys, self.values = [empty] * model.n_layers, [empty] * model.n_layers
+        self.states = {}  # of recurrent layers
         self.n_visited = self.n_causal = 0
         self.closest = math.inf
 
@@ -169,6 +170,7 @@ class Text:
     def beginning(self, n):
         """Another text whose first n tokens are this one's, as they were computed here."""
         text = Text(self.model, self.prefill)
+        assert not self.states or n == 0  # they are known at the end alone
         text.keys = [keys[:, :n] for keys in self.keys]
         text.values = [values[:, :n] for values in self.values]
         text.closest = self.closest
@@ -198,7 +200,7 @@ class Text:
         chooses none.  dense_from None: all rows are dense."""
         m, first = self.model, self.n
         at = numpy.arange(first, first + len(tokens))
-        x = m.embed(tokens, at)
+        x = m.approach(0, m.embed(tokens, at), self.states)
         for i in range(m.n_layers):
             q, k, v = (part.transpose(1, 0, 2) for part in m.qkv(i, x))
             self.keys[i] = numpy.concatenate([self.keys[i], m.rotate(i, k, at)], axis=1)
@@ -208,6 +210,7 @@ class Text:
             read = [self._attend(i, head, m.rotate(i, q[head], at), first, dense_from)
                     for head in range(m.n_heads)]
             x = m.finish_layer(i, x, numpy.concatenate(read, axis=1))
+            x = m.approach(i + 1, x, self.states)
         return x
 
     def _attend(self, layer, head, queries, first, dense_from):

@@ -50,6 +50,7 @@ CHECKPOINTS = {
     "falcon-gqa-bf16-head32-bias": "q, k and v by group, with biases",
     "falcon-mha-bf16-head16-alibi": "a bias by distance, scaled with the scores",
     "mpt-mha-f16-head32-scaled": "a bias by distance, a scale, norms without a bias",
+    "qwen3_5-gqa-bf16-head32-deep": "recurrent layers in between, a gate of what heads read",
 }
 SINKS = {"off-by-one": "softmax has one more logit, 0", "learnable": "each head has its own"}
 

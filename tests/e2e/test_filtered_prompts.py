@@ -32,10 +32,10 @@ class Text(sparse_oracle.Text):
     """selected, chunk: the request's.  A prompt that begins with whole chunks of another one may
     begin with what is stored of it."""
 
-    def __init__(self, model, selected, chunk, tail=TAIL):
+    def __init__(self, model, selected, chunk, tail=TAIL, filters=FILTERS):
         super().__init__(model, sparse_oracle.Prefill([], tail))
         self.selected, self.chunk = selected, chunk
-        self.groups = Selection(*FILTERS, selected=64, tail=64)
+        self.groups = Selection(*filters, selected=64, tail=64)
 
     def beginning(self, n):
         text = Text(self.model, self.selected, self.chunk, self.prefill.tail)
@@ -46,13 +46,19 @@ class Text(sparse_oracle.Text):
     def prompt(self, tokens):
         dense_from = max(0, len(tokens) - self.prefill.tail)
         while self.n < len(tokens):
-            x = self._chunk(tokens[self.n:self.n + self.chunk], dense_from)
+            x = self._chunk(tokens[self.n:self._chunk_end(len(tokens))], dense_from)
         return self.model.logits(x[-1])
+
+    def _chunk_end(self, n):
+        """Of a prompt of n tokens.  Recurrent layers leave a state at its last whole page."""
+        last = (n - 1) // 64 * 64
+        end = self.n + self.chunk
+        return min(end, last) if self.model.recurrent and self.n < last else end
 
     def _chunk(self, tokens, dense_from):
         m, first = self.model, self.n
         at, chosen = numpy.arange(first, first + len(tokens)), {}
-        x = m.table[numpy.asarray(tokens)]
+        x = m.approach(0, m.embed(tokens, at), self.states)
         for i in range(m.n_layers):
             q, k, v = (part.transpose(1, 0, 2) for part in m.qkv(i, x))
             self.keys[i] = numpy.concatenate([self.keys[i], m.rotate(i, k, at)], axis=1)
@@ -65,7 +71,8 @@ class Text(sparse_oracle.Text):
             self.n_visited += m.n_heads * visited.sum()
             self.n_causal += m.n_heads * (numpy.arange(self.n) <= at[:, None]).sum()
             read = (p @ numpy.repeat(self.values[i], m.group, axis=0)).transpose(1, 0, 2)
-            x = m.add_feed_forward(i, m.add_attention(i, x, read.reshape(len(x), -1)))
+            x = m.finish_layer(i, x, read.reshape(len(x), -1))
+            x = m.approach(i + 1, x, self.states)
         return x
 
     def _visited(self, at, dense_from, chosen):

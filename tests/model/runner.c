@@ -186,6 +186,8 @@ static void run_slice(struct runner *r, struct runner_seq *seq, const uint32_t *
     seq->n_tokens = slice->first_row; /* they count as stored only when all layers have them */
     fill_seq(r, &(struct runner_rows){seq, tokens + slice->first_row, slice->n_rows}, &step,
              &arrays, 0);
+    /* Later slices of a layer go on where the first one has left its state. */
+    if (slice->first_row > 0) arrays.seqs[0].state.from = arrays.seqs[0].state.to;
     step.n_seqs = 1;
     step.n_decode = 0;
     check(decoder_submit_slice(r->decoder, &step, slice, NULL, 0, NULL, NULL, &err), &err);
@@ -195,14 +197,16 @@ static void run_slice(struct runner *r, struct runner_seq *seq, const uint32_t *
 
 void runner_feed_long(struct runner *r, struct runner_seq *seq, const uint32_t *tokens, uint32_t n,
                       uint32_t rows, void (*between)(void *ctx), void *ctx) {
+    const bool leaves = model_ends_recurrent(&r->model->config);
     assert_int_equal(seq->n_tokens, 0);
-    for (uint32_t layer = 0; layer < r->model->config.n_layers; layer++)
+    for (uint32_t layer = 0; layer < r->model->config.n_attention + leaves; layer++)
         for (uint32_t at = 0; at < n; at += rows) {
             const uint32_t take = n - at < rows ? n - at : rows;
-            run_slice(r, seq, tokens, &(struct layer_slice){layer, at, take, n, false});
+            run_slice(r, seq, tokens, &(struct layer_slice){layer, at, take, n, leaves});
             if (between) between(ctx);
         }
     seq->n_tokens = n;
+    seq->state = (struct state_slots){seq->state.to, seq->state.to ^ 1};
 }
 
 struct sample_row runner_greedy(uint32_t logit_row) {

@@ -75,6 +75,7 @@ static const char *const tiny_models[] = {
     "glm4moe-mha-f16-head32",
     "qwen3_5-gqa-bf16-head16",
     "qwen3_5-gqa-bf16-head32-groups",
+    "qwen3_5-gqa-bf16-head32-deep",
     "qwen3_5-wrapper-mha-f16-head32",
     "qwen3_5moe-wrapper-gqa-bf16-head32",
     "qwen3next-gqa-bf16-head16",
