@@ -1,6 +1,7 @@
 /* sequence_recurrent.c - see sequence_recurrent.h. */
 #include "engine/kv/sequence_recurrent.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -182,24 +183,37 @@ uint32_t sequence_recurrent_max_rows(const struct kv_sequence *kv) {
     return next == UINT32_MAX ? next : next - kv->n_tokens;
 }
 
+/* Notes that a layer-major prompt is to leave a checkpoint behind n_tokens tokens, in place of the
+ * first one if there are too many. */
+static void plan_left(struct kv_sequence *kv, uint32_t n_tokens) {
+    struct sequence_recurrent *r = &kv->recurrent;
+    const uint32_t before = r->n_pending > 0 ? r->pending[r->n_pending - 1].n_tokens : kv->n_tokens;
+    if (n_tokens == before) return;
+    if (r->n_pending == r->max_pending)
+        memmove(r->pending, r->pending + 1, --r->n_pending * sizeof(*r->pending));
+    r->pending[r->n_pending++] =
+        (struct pending_checkpoint){.n_tokens = n_tokens, .slot = CHECKPOINT_NONE};
+}
+
+/* Takes slots for the planned checkpoints, the last one first.  Those without are not left. */
+static void take_left(struct kv_sequence *kv) {
+    struct sequence_recurrent *r = &kv->recurrent;
+    uint32_t n_lacking = r->n_pending;
+    while (n_lacking > 0 && kv_make_states_free(kv->space, 1) == 0)
+        page_pool_take_sure(kv->space->state_slots, &r->pending[--n_lacking].slot, 1);
+    r->n_pending -= n_lacking;
+    memmove(r->pending, r->pending + n_lacking, r->n_pending * sizeof(*r->pending));
+}
+
 /* Slices begin at whole tiles.  So a checkpoint of a layer-major prompt may be up to a tile before
  * the place where a prompt in chunks would have it. */
 void sequence_recurrent_begin_slices(struct kv_sequence *kv, uint32_t n_rows) {
-    struct sequence_recurrent *r = &kv->recurrent;
-    const struct kv_space *space = kv->space;
-    uint32_t end = kv->n_tokens, before = kv->n_tokens;
-    if (!space->state_slots || kv->n_tokens % PAGE_TOKENS != 0) return;
-    while (r->n_pending + 1 < r->max_pending) {
-        end = next_end(kv, end);
-        if (end >= kv->n_tokens + n_rows) return;
-        const uint32_t n_tokens = end - (end - kv->n_tokens) % SPARSE_TILE;
-        if (n_tokens == before) continue;
-        if (kv_make_states_free(space, 1)) return;
-        before = n_tokens;
-        struct pending_checkpoint *left = &r->pending[r->n_pending++];
-        *left = (struct pending_checkpoint){.n_tokens = n_tokens};
-        page_pool_take_sure(space->state_slots, &left->slot, 1);
-    }
+    const uint32_t first = kv->n_tokens;
+    if (!kv->space->state_slots || first % PAGE_TOKENS != 0) return;
+    assert(kv->recurrent.n_pending == 0);
+    for (uint32_t end = next_end(kv, first); end < first + n_rows; end = next_end(kv, end))
+        plan_left(kv, end - (end - first) % SPARSE_TILE);
+    take_left(kv);
 }
 
 /* Returns the checkpoint at or behind row number `row` of a layer-major prompt, NULL: there is
