@@ -50,6 +50,13 @@ struct combine_params {
     uint32_t n_rows, n_used, dim;
 };
 
+/* Says whether launch_direct_experts() takes the products of a step. */
+bool direct_experts_fit(const struct cuda_backend *cuda, const struct expert_product *gate_up,
+                        const struct expert_product *down);
+/* Computes the products of one row, and their sum, in two launches. */
+cudaError_t launch_direct_experts(const struct expert_product *gate_up,
+                                  const struct expert_product *down,
+                                  const struct combine_params *sum, struct launch launch);
 cudaError_t launch_choose(const struct choose_params *p, struct launch launch);
 bool router_takes(const struct router_params *p, struct launch launch);
 cudaError_t launch_router(const struct router_params *p, struct launch launch);

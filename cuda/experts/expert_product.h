@@ -5,6 +5,7 @@
  *   route.cu    which experts a row uses, and their shares
  *   sort.cu     puts the pairs of a row and a rank in the order of their experts
  *   grouped.*   products of many rows on Hopper
+ *   direct.cu   all of one row on Hopper: both products and the sum
  *   any.cu      products of any format and any number of rows: the reference
  *   combine.cu  adds up what a row's experts give
  *

@@ -280,6 +280,9 @@ static int run_pass(struct pass *p, struct error *err) {
         .n_used = args->n_used,
         .dim = p->dim};
     int rc = args->shared.gate ? run_shared(p, down.y_f32, err) : 0;
+    if (!rc && direct_experts_fit(cuda, &gate_up, &down))
+        return cuda_check(cuda, launch_direct_experts(&gate_up, &down, &sum, launch_of(cuda)),
+                          "a row's experts", err);
     if (!rc && !gate_up.finds_order)
         rc = cuda_check(cuda, launch_sort(&p->order, launch_of(cuda)), "sorting by expert", err);
     if (!rc) rc = up_kernel->launch(cuda, &gate_up, err);

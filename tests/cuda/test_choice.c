@@ -227,6 +227,31 @@ TEST(few_rows_of_packed_weights_are_streamed) {
     assert_string_not_equal(product_choose(&device, &p)->name, "packed stream");
 }
 
+/* One row of few bytes is "packed direct"'s; of more, and of more rows, it is not. */
+TEST(one_row_of_few_packed_bytes_is_direct) {
+    static const struct weight_format formats[] = {{ELEMENT_I4, SCALE_BF16, 1, 128, false},
+                                                   {ELEMENT_E4M3, SCALE_F32, 128, 128, false},
+                                                   {ELEMENT_I4, SCALE_F32, 1, 128, false}};
+    struct product_device device = device_of(H200);
+    const struct choice_shape small = {.n_in = 2048, .n_out = {4096, 512, 512}, .norm = "bf16"},
+                              large = {.n_in = 4096, .n_out = {8192}};
+    device.packed_streams = true;
+    for (int i = 0; i < 3; i++) {
+        struct product p = product_of(&small, 1), more = product_of(&large, 1);
+        p.w_format = more.w_format = formats[i];
+        p.in_strips = more.in_strips = true;
+        assert_string_equal(product_choose(&device, &p)->name,
+                            i < 2 ? "packed direct" : "packed stream");
+        assert_string_equal(product_choose(&device, &more)->name, "packed stream");
+        p.n_rows = 2;
+        assert_string_equal(product_choose(&device, &p)->name, "packed stream");
+        p.n_rows = 1;
+        device.batch_invariant = true;
+        assert_string_equal(product_choose(&device, &p)->name, "unpacked");
+        device.batch_invariant = false;
+    }
+}
+
 /* Weights in strips are for "packed wide" if it has kernels for the format, and if it can write the
  * results.  A backend whose sums have one order does not take it. */
 TEST(packed_wide_takes_formats_in_strips) {
