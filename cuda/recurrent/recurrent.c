@@ -22,8 +22,8 @@ struct recurrent_way {
 /* ---- decoding ---- */
 
 static bool decode_fits(const struct recurrent_shape *s) {
-    return s->k_dim == DELTA_DIM && s->v_dim == DELTA_DIM && s->width == DELTA_WIDTH &&
-           s->n_v_heads / s->n_k_heads <= DELTA_MOST_SHARED;
+    return s->kind == RECURRENT_DELTA && s->k_dim == DELTA_DIM && s->v_dim == DELTA_DIM &&
+           s->width == DELTA_WIDTH && s->n_v_heads / s->n_k_heads <= DELTA_MOST_SHARED;
 }
 
 /* Launches the rows that decode.  A step without prompts may be a graph, whose launch is for any
@@ -84,8 +84,8 @@ static cudaError_t run_chunks(const struct cuda_backend *cuda, const struct recu
 
 static bool any_fits(const struct cuda_backend *cuda, const struct recurrent_shape *s) {
     (void)cuda;
-    return s->k_dim <= RECURRENT_ANY_MOST_DIM && s->v_dim <= RECURRENT_ANY_MOST_DIM &&
-           s->v_dim % RECURRENT_ANY_COLUMNS == 0;
+    return s->kind == RECURRENT_DELTA && s->k_dim <= RECURRENT_ANY_MOST_DIM &&
+           s->v_dim <= RECURRENT_ANY_MOST_DIM && s->v_dim % RECURRENT_ANY_COLUMNS == 0;
 }
 
 static size_t any_workspace(const struct recurrent_shape *s, uint32_t n_rows) {
@@ -103,11 +103,34 @@ static cudaError_t run_any(const struct cuda_backend *cuda, const struct recurre
     return launch_recurrent_any(&p, workspace, launch_of(cuda));
 }
 
+/* ---- short convolutions ---- */
+
+static bool convolution_fits(const struct cuda_backend *cuda, const struct recurrent_shape *s) {
+    (void)cuda;
+    return s->kind == RECURRENT_CONVOLUTION && s->n_v_heads % 2 == 0;
+}
+
+static size_t convolution_workspace(const struct recurrent_shape *s, uint32_t n_rows) {
+    (void)s, (void)n_rows;
+    return ALIGN;
+}
+
+static cudaError_t run_convolution(const struct cuda_backend *cuda,
+                                   const struct recurrent_args *args,
+                                   const struct recurrent_params *params) {
+    (void)args;
+    const cudaError_t status = launch_short_convolution(params, launch_of(cuda));
+    if (status != cudaSuccess || !has_prompts(cuda)) return status;
+    return launch_keep_inputs(params, n_prompts(cuda), launch_of(cuda));
+}
+
 /* ---- the operations ---- */
 
 /* In the order of preference. */
-static const struct recurrent_way ways[] = {{chunks_fit, chunks_workspace, run_chunks},
-                                            {any_fits, any_workspace, run_any}};
+static const struct recurrent_way ways[] = {
+    {chunks_fit, chunks_workspace, run_chunks},
+    {any_fits, any_workspace, run_any},
+    {convolution_fits, convolution_workspace, run_convolution}};
 
 static const struct recurrent_way *way_of(const struct backend *be,
                                           const struct recurrent_shape *shape) {

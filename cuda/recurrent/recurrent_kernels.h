@@ -6,6 +6,9 @@
  *   any       rows of either kind, heads of any size, a row at a time: for what the others do not
  *             take
  *
+ * Of short convolutions there is one launch for all rows, and one more for the inputs that prompts
+ * leave.
+ *
  * A chunk is up to CHUNK_ROWS rows of a prompt.  Chunks end at multiples of CHUNK_ROWS from the
  * text's beginning, so the steps that the rows are cut into do not move them.  A window is
  * WINDOW_CHUNKS chunks of a step, of any sequences: the workspace has room for one window.
@@ -92,6 +95,12 @@ enum { RECURRENT_ANY_MOST_DIM = 256, RECURRENT_ANY_COLUMNS = 4 };
 size_t recurrent_any_bytes(uint32_t n_channels, uint32_t n_rows);
 cudaError_t launch_recurrent_any(const struct recurrent_params *p, void *workspace,
                                  struct launch launch);
+
+/* Launches a short convolution; n_v_heads and qkv_stride are even. */
+cudaError_t launch_short_convolution(const struct recurrent_params *p, struct launch launch);
+/* Launches what keeps its inputs of prompts. */
+cudaError_t launch_keep_inputs(const struct recurrent_params *p, uint32_t n_prompts,
+                               struct launch launch);
 
 /* Says whether the device runs the kernels of prompts. */
 bool delta_scan_runs(void);

@@ -21,8 +21,11 @@ struct recurrent_job {
     const struct recurrent_shape *shape;
     const struct step *step;
     uint32_t n_channels, n_values; /* elements of a row: of q, k and v, and of v alone */
-    float *taps, *ones; /* [width][n_channels]: the convolution's weights; [n_channels]: 1 */
-    float *y;           /* [n_rows][n_channels]: rows behind the convolution */
+    float *taps, *ones;  /* [width][n_channels]: the convolution's weights; [n_channels]: 1 */
+    float *y;            /* [n_rows][n_channels]: rows behind the convolution */
+    float *u;            /* [n_rows][n_channels]: its inputs, where they are no product */
+    const float *inputs; /* its inputs, row i at inputs + i * stride */
+    size_t stride;
     float *rates, *biases, *norm; /* [n_v_heads] twice, [v_dim] */
 };
 
@@ -43,12 +46,12 @@ static size_t place(struct recurrent_job *job, const struct recurrent_shape *s, 
     job->biases = take(&at, s->n_v_heads);
     job->norm = take(&at, s->v_dim);
     job->y = take(&at, n_rows * n_channels);
+    job->u = take(&at, s->kind == RECURRENT_CONVOLUTION ? n_rows * n_channels : 0);
     return at - (uintptr_t)memory;
 }
 
-/* Reads the layer's small weights as f32, and turns the convolution's, so that channels follow one
- * another. */
-static void read_weights(const struct recurrent_job *job) {
+/* Reads the convolution's weights as f32, and turns them, so that channels follow one another. */
+static void read_taps(const struct recurrent_job *job) {
     const struct recurrent_args *args = job->args;
     const uint32_t width = job->shape->width;
     for (uint32_t c = 0; c < job->n_channels; c++) {
@@ -58,9 +61,6 @@ static void read_weights(const struct recurrent_job *job) {
         for (uint32_t j = 0; j < width; j++) job->taps[(size_t)j * job->n_channels + c] = row[j];
         job->ones[c] = 1;
     }
-    weight_row(job->cpu, args->rates, 0, job->rates);
-    weight_row(job->cpu, args->dt_bias, 0, job->biases);
-    weight_row(job->cpu, args->norm, 0, job->norm);
 }
 
 static float *state_of(const struct recurrent_job *job, uint32_t slot) {
@@ -77,8 +77,7 @@ static float *inputs_of(const struct recurrent_job *job, uint32_t slot) {
  * one lies before it, in its state; NULL: it is zeros. */
 static const float *input_at(const struct recurrent_job *job, const struct step_seq *seq,
                              int64_t at) {
-    const struct recurrent_args *args = job->args;
-    if (at >= 0) return (const float *)args->qkv + (seq->first_row + (size_t)at) * args->qkv_stride;
+    if (at >= 0) return job->inputs + (seq->first_row + (size_t)at) * job->stride;
     if (seq->state.from == STATE_ZERO) return NULL;
     const size_t row = (size_t)(at + job->shape->width - 1);
     return inputs_of(job, seq->state.from) + row * job->n_channels;
@@ -93,7 +92,6 @@ static void convolve(const struct recurrent_job *job, const struct step_seq *seq
                     *taps = job->taps + (size_t)j * n;
         for (uint32_t c = 0; x && c < n; c++) y[c] += taps[c] * x[c];
     }
-    job->cpu->kernels->gate_mul(y, y, job->ones, n, GATE_SILU);
 }
 
 static void normalise(float *x, uint32_t n, float factor) {
@@ -110,6 +108,7 @@ static void row_task(void *ctx, uint32_t row, uint32_t worker) {
     float *y = job->y + (size_t)row * job->n_channels;
     (void)worker;
     convolve(job, seq_of_row(job->step, row), row, y);
+    job->cpu->kernels->gate_mul(y, y, job->ones, job->n_channels, GATE_SILU);
     for (uint32_t h = 0; h < 2 * s->n_k_heads; h++)
         normalise(y + (size_t)h * s->k_dim, s->k_dim,
                   h < s->n_k_heads ? 1 / sqrtf((float)s->k_dim) : 1);
@@ -182,6 +181,51 @@ static void keep_inputs(const struct recurrent_job *job, const struct step_seq *
     }
 }
 
+static int run_delta(struct recurrent_job *job, struct error *err) {
+    const struct recurrent_args *args = job->args;
+    const int rc = scratch_reserve(job->cpu, job->shape->v_dim * sizeof(float), err);
+    if (rc) return rc;
+    weight_row(job->cpu, args->rates, 0, job->rates);
+    weight_row(job->cpu, args->dt_bias, 0, job->biases);
+    weight_row(job->cpu, args->norm, 0, job->norm);
+    job->inputs = args->qkv;
+    job->stride = args->qkv_stride;
+    pool_run(job->cpu->pool, row_task, job, job->step->n_rows);
+    pool_run(job->cpu->pool, head_task, job, job->step->n_seqs * job->shape->n_v_heads);
+    return 0;
+}
+
+/* Makes a row of the inputs of a short convolution. */
+static void gate_task(void *ctx, uint32_t row, uint32_t worker) {
+    const struct recurrent_job *job = ctx;
+    const float *b = (const float *)job->args->qkv + row * job->args->qkv_stride,
+                *x = b + 2 * (size_t)job->n_channels;
+    float *u = job->u + (size_t)row * job->n_channels;
+    (void)worker;
+    for (uint32_t i = 0; i < job->n_channels; i++) u[i] = b[i] * x[i];
+}
+
+static void convolve_task(void *ctx, uint32_t row, uint32_t worker) {
+    const struct recurrent_job *job = ctx;
+    const float *c = (const float *)job->args->qkv + row * job->args->qkv_stride + job->n_channels;
+    float *out = (float *)job->args->out + (size_t)row * job->n_channels;
+    (void)worker;
+    convolve(job, seq_of_row(job->step, row), row, out);
+    for (uint32_t i = 0; i < job->n_channels; i++) out[i] *= c[i];
+}
+
+static int run_convolution(struct recurrent_job *job, struct error *err) {
+    (void)err;
+    job->inputs = job->u;
+    job->stride = job->n_channels;
+    pool_run(job->cpu->pool, gate_task, job, job->step->n_rows);
+    pool_run(job->cpu->pool, convolve_task, job, job->step->n_rows);
+    return 0;
+}
+
+static int (*const kinds[])(struct recurrent_job *job, struct error *err) = {
+    [RECURRENT_DELTA] = run_delta, [RECURRENT_CONVOLUTION] = run_convolution};
+
 static int cpu_recurrent(struct backend *be, const struct recurrent_args *args, struct error *err) {
     struct cpu_backend *cpu = (struct cpu_backend *)be;
     const struct recurrent_shape *s = &args->states->shape;
@@ -191,12 +235,10 @@ static int cpu_recurrent(struct backend *be, const struct recurrent_args *args, 
                                 .step = cpu->step,
                                 .n_channels = recurrent_n_channels(s),
                                 .n_values = s->n_v_heads * s->v_dim};
-    const int rc = scratch_reserve(cpu, s->v_dim * sizeof(float), err);
-    if (rc) return rc;
     place(&job, s, args->n_rows, args->workspace);
-    read_weights(&job);
-    pool_run(cpu->pool, row_task, &job, cpu->step->n_rows);
-    pool_run(cpu->pool, head_task, &job, cpu->step->n_seqs * s->n_v_heads);
+    read_taps(&job);
+    const int rc = kinds[s->kind](&job, err);
+    if (rc) return rc;
     for (uint32_t i = 0; i < cpu->step->n_seqs; i++) keep_inputs(&job, &cpu->step->seqs[i]);
     return 0;
 }
@@ -210,7 +252,7 @@ static size_t cpu_recurrent_workspace(const struct backend *be, const struct rec
 
 static bool cpu_recurrent_takes(const struct backend *be, const struct recurrent_shape *shape) {
     (void)be;
-    return shape->v_dim % DELTA_UNIT == 0;
+    return shape->kind != RECURRENT_DELTA || shape->v_dim % DELTA_UNIT == 0;
 }
 
 const struct recurrent_ops cpu_recurrent_ops = {.takes = cpu_recurrent_takes,

@@ -1,4 +1,7 @@
-/* recurrent.h - the group of operations for layers with a recurrent state: Gated DeltaNet.
+/* recurrent.h - the group of operations for layers with a recurrent state: Gated DeltaNet, and
+ * short convolutions between two gates.
+ *
+ * Gated DeltaNet
  *
  *   q, k, v, z, b, a   products of the layer's input, made by linear()
  *
@@ -10,11 +13,17 @@
  *   recurrence         S = exp(g) * S;  S += k (x) (beta * (v - S^T k));  o = S^T q
  *   output             out = rmsnorm(o) * norm * silu(z), for each v head
  *
- * The state of a layer is S and the last width - 1 inputs of the convolution.  A recurrent state is
- * that of all recurrent layers after some token of a text.  It has a fixed size.
+ * Short convolutions (as in LFM2), each channel by itself
+ *
+ *   b, c, x            products of the layer's input
+ *   short convolution  y[t] = sum over j of w[j] * u[t - (width - 1) + j],  u = b * x
+ *   output             out = c * y
+ *
+ * The state of a layer is S, of Gated DeltaNet, and the convolution's last width - 1 inputs.  A
+ * recurrent state is that of all recurrent layers after some token of a text.  It has a fixed size.
  *
  *   pool   [n_slots] recurrent states; a slot is named by its number, as a page is
- *   slot   [n_layers] f32 S [n_v_heads][k_dim][v_dim], act [width][n_channels]
+ *   slot   [n_layers] f32 S [n_v_heads][k_dim][v_dim], act [width][n_channels]; k_dim 0: no S
  *
  * Each sequence of a step says from which slot its rows begin, and into which the state goes after
  * the last of them (step_seq.state).  So the state before a step can stay, as it is, in the slot
@@ -53,7 +62,11 @@ enum { RECURRENT_MAX_WIDTH = 8 };
 /* In step_seq.state: the state before a text's first token, all zeros. */
 #define STATE_ZERO UINT32_MAX
 
-/* What a model's recurrent layers have in common. */
+/* What recurrent layers compute. */
+enum recurrent_kind { RECURRENT_DELTA, RECURRENT_CONVOLUTION };
+
+/* What a model's recurrent layers have in common.  Of short convolutions each channel is a v head,
+ * of one element, and there are no k heads. */
 struct recurrent_shape {
     uint32_t n_layers;             /* recurrent ones only; 0: the model has none */
     uint32_t n_k_heads, n_v_heads; /* the second is a multiple of the first */
@@ -61,6 +74,7 @@ struct recurrent_shape {
     uint32_t width;                /* of the convolution: 2 to RECURRENT_MAX_WIDTH */
     /* The v heads of a k head are n_k_heads apart.  Otherwise they follow one another. */
     bool v_heads_apart;
+    enum recurrent_kind kind;
 };
 
 /* Returns the k head whose q and k a v head has. */
@@ -72,6 +86,17 @@ static inline uint32_t recurrent_k_head(const struct recurrent_shape *shape, uin
 /* Returns the elements of a row's q and k together with v: the channels of the convolution. */
 static inline uint32_t recurrent_n_channels(const struct recurrent_shape *shape) {
     return 2 * shape->n_k_heads * shape->k_dim + shape->n_v_heads * shape->v_dim;
+}
+
+/* Returns the elements of a row's products that come before z: the convolution's inputs, or b, c
+ * and x, of which its inputs are made. */
+static inline uint32_t recurrent_n_inputs(const struct recurrent_shape *shape) {
+    return (shape->kind == RECURRENT_CONVOLUTION ? 3 : 1) * recurrent_n_channels(shape);
+}
+
+/* Returns the elements of a row of z, b and a. */
+static inline uint32_t recurrent_n_gates(const struct recurrent_shape *shape) {
+    return shape->kind == RECURRENT_CONVOLUTION ? 0 : shape->n_v_heads * (shape->v_dim + 2);
 }
 
 /* Returns the elements of S of a layer. */
@@ -118,10 +143,12 @@ static inline char *state_at(const struct state_pool *pool, uint32_t slot, uint3
  * past the step's end are padding (backend_ops.run_graph): they change no state. */
 struct recurrent_args {
     /* act, row i at qkv + i * qkv_stride: q [n_k_heads, k_dim], k [n_k_heads, k_dim],
-     * v [n_v_heads, v_dim], as they are before the convolution. */
+     * v [n_v_heads, v_dim], as they are before the convolution.  Or b, c, x: each
+     * [n_channels]. */
     const void *qkv;
     size_t qkv_stride;
-    /* act, row i at z + i * gates_stride, and so on: z [n_v_heads, v_dim], b and a [n_v_heads]. */
+    /* act, row i at z + i * gates_stride, and so on: z [n_v_heads, v_dim], b and a [n_v_heads].
+     * Short convolutions read none of these, nor the weights but conv. */
     const void *z, *b, *a;
     size_t gates_stride;
     /* All plain (weight_is_plain()).  conv has n_channels rows of `width`, the newest input's

@@ -44,6 +44,8 @@ static const struct gguf_architecture architectures[] = {
      GGUF_LAYER_NORM | GGUF_LOGIT_SCALE | GGUF_ANY_WINDOW},
     {"cohere2moe", "Cohere2MoeForCausalLM", NULL, "Cohere2MoeForCausalLM", true,
      GGUF_COHERE_EXPERTS | GGUF_LOGIT_SCALE | GGUF_ANY_WINDOW | GGUF_GUESSES},
+    {"lfm2", "Lfm2ForCausalLM", NULL, NULL, false, GGUF_CONVOLUTIONS},
+    {"lfm2moe", "Lfm2MoeForCausalLM", NULL, "Lfm2MoeForCausalLM", false, GGUF_CONVOLUTIONS},
     {"exaone4", "Exaone4ForCausalLM", NULL, NULL, false, GGUF_ANY_WINDOW}};
 
 enum { N_ARCHITECTURES = sizeof(architectures) / sizeof(*architectures) };
@@ -92,8 +94,11 @@ static const struct known_key {
     {"feed_forward_length", USE_COUNT, false, "intermediate_size", GGUF_RECURRENT, 0},
     {"feed_forward_length", USE_OWN, true, NULL, GGUF_TWO_HEADS, 0},
     {"attention.head_count", USE_COPY, true, "num_attention_heads", 0, 0},
-    {"attention.head_count_kv", USE_COPY, false, "num_key_value_heads", 0, GGUF_TWO_HEADS},
+    {"attention.head_count_kv", USE_COPY, false, "num_key_value_heads", 0,
+     GGUF_TWO_HEADS | GGUF_CONVOLUTIONS},
     {"attention.head_count_kv", USE_OWN, true, NULL, GGUF_TWO_HEADS, 0},
+    {"attention.head_count_kv", USE_OWN, true, NULL, GGUF_CONVOLUTIONS, 0},
+    {"shortconv.l_cache", USE_COPY, true, "conv_L_cache", GGUF_CONVOLUTIONS, 0},
     {"attention.key_length", USE_COPY, false, "head_dim", 0, GGUF_TWO_HEADS},
     {"attention.key_length", USE_OWN, true, NULL, GGUF_TWO_HEADS, 0},
     {"attention.key_length_swa", USE_COPY, true, "head_dim", GGUF_TWO_HEADS, 0},
@@ -103,7 +108,8 @@ static const struct known_key {
      GGUF_TWO_HEADS, 0},
     {"rope.dimension_count_swa", USE_OWN, false, NULL, GGUF_TWO_HEADS, 0},
     {"attention.layer_norm_rms_epsilon", USE_COPY, true, "rms_norm_eps", 0,
-     GGUF_LAYER_NORM | GGUF_COHERE_EXPERTS},
+     GGUF_LAYER_NORM | GGUF_COHERE_EXPERTS | GGUF_CONVOLUTIONS},
+    {"attention.layer_norm_rms_epsilon", USE_COPY, true, "norm_eps", GGUF_CONVOLUTIONS, 0},
     {"attention.layer_norm_rms_epsilon", USE_COPY, false, "rms_norm_eps", GGUF_COHERE_EXPERTS, 0},
     {"attention.layer_norm_epsilon", USE_COPY, true, "layer_norm_eps", GGUF_LAYER_NORM, 0},
     {"attention.layer_norm_epsilon", USE_COPY, false, "layer_norm_eps", GGUF_COHERE_EXPERTS, 0},
@@ -153,6 +159,9 @@ static const struct known_key {
     {"expert_shared_count", USE_COUNT, false, "num_shared_experts", GGUF_COHERE_EXPERTS, 0},
     {"leading_dense_block_count", USE_COUNT, false, "first_k_dense_replace", GGUF_COHERE_EXPERTS,
      0},
+    {"leading_dense_block_count", USE_COPY, false, "num_dense_layers", GGUF_CONVOLUTIONS, 0},
+    {"expert_weights_scale", USE_COPY, false, "routed_scaling_factor", GGUF_CONVOLUTIONS, 0},
+    {"expert_gating_func", USE_OWN, false, NULL, GGUF_CONVOLUTIONS, 0},
     {"expert_weights_norm", USE_OWN, false, NULL, GGUF_COHERE_EXPERTS, 0},
     {"expert_gating_func", USE_OWN, false, NULL, GGUF_COHERE_EXPERTS, 0},
     {"expert_shared_feed_forward_length", USE_COPY, true, "shared_expert_intermediate_size",
@@ -296,6 +305,21 @@ static double number_of(const struct writing *w, const char *name) {
     return json_number_value(json_object_get(w->config, name));
 }
 
+/* Returns what a key says of a layer: one number for all, or a list. */
+static double number_at(const struct writing *w, const char *key, size_t layer) {
+    const struct gguf_value *value = own_key(w, key);
+    struct gguf_value one;
+    double number = 0;
+    if (value && value->type == GGUF_ARRAY) {
+        if (layer >= value->n || value->element == GGUF_STRING || value->element == GGUF_ARRAY)
+            return 0;
+        one = gguf_element(value, layer);
+        value = &one;
+    }
+    gguf_number(value, &number);
+    return number;
+}
+
 /* Returns the size of a head, which is written, too. */
 static double head_dim(const struct writing *w) {
     const double dim = number_of(w, "head_dim"), heads = number_of(w, "num_attention_heads");
@@ -340,6 +364,31 @@ static int put_glm(const struct writing *w) {
                json_boolean(gguf_files_find(w->files, "blk.0.attn_q_norm.weight")));
 }
 
+/* Writes the KV heads of layers that attend; the others are short convolutions.  The width of
+ * feed-forward parts is what is said. */
+static int put_convolutions(const struct writing *w) {
+    const double n_layers = number_of(w, "num_hidden_layers"),
+                 n_dense = number_of(w, "num_dense_layers");
+    char bias[NAME_BYTES];
+    double n_heads = 0;
+    json_t *types = json_array();
+    if (!(w->architecture->traits & GGUF_CONVOLUTIONS)) {
+        json_decref(types);
+        return 0;
+    }
+    for (size_t i = 0; i < n_layers && i < MAX_LIST; i++) {
+        const double n = number_at(w, "attention.head_count_kv", i);
+        json_array_append_new(types, json_string(n > 0 ? "full_attention" : "conv"));
+        if (n > n_heads) n_heads = n;
+    }
+    snprintf(bias, sizeof(bias), "blk.%.0f.exp_probs_b.bias", n_dense);
+    int rc = put(w, w->config, "layer_types", types);
+    if (!rc) rc = put(w, w->config, "num_key_value_heads", json_integer((json_int_t)n_heads));
+    if (!rc) rc = put(w, w->config, "block_auto_adjust_ff_dim", json_false());
+    return rc ? rc
+              : put(w, w->config, "use_expert_bias", json_boolean(gguf_files_find(w->files, bias)));
+}
+
 /* Writes the size of a v head of recurrent layers. */
 static int put_v_head(const struct writing *w) {
     static const char key[] = "ssm.inner_size";
@@ -358,7 +407,7 @@ static int put_v_head(const struct writing *w) {
 static int put_experts(const struct writing *w) {
     static const char key[] = "expert_count", function[] = "expert_gating_func";
     const unsigned traits = w->architecture->traits;
-    const bool is_sigmoid = traits & (GGUF_SIGMOID | GGUF_COHERE_EXPERTS);
+    const bool is_sigmoid = traits & (GGUF_SIGMOID | GGUF_COHERE_EXPERTS | GGUF_CONVOLUTIONS);
     const double usual = is_sigmoid ? 2 : 1; /* llama.cpp's numbers of functions */
     double said = usual;
     if (!json_object_get(w->config, "num_local_experts")) return 0;
@@ -501,21 +550,6 @@ static int put_rope(const struct writing *w) {
 }
 
 /* ---- heads of two sizes ---- */
-
-/* Returns what a key says of a layer: one number for all, or a list. */
-static double number_at(const struct writing *w, const char *key, size_t layer) {
-    const struct gguf_value *value = own_key(w, key);
-    struct gguf_value one;
-    double number = 0;
-    if (value && value->type == GGUF_ARRAY) {
-        if (layer >= value->n || value->element == GGUF_STRING || value->element == GGUF_ARRAY)
-            return 0;
-        one = gguf_element(value, layer);
-        value = &one;
-    }
-    gguf_number(value, &number);
-    return number;
-}
 
 static bool has_window(const struct writing *w, size_t layer) {
     const json_t *types = json_object_get(w->config, "layer_types");
@@ -691,6 +725,7 @@ int gguf_config(json_t **out, const struct gguf_files *files, const char *label,
     if (!rc) rc = put_answering(&w);
     if (!rc) rc = put_glm(&w);
     if (!rc) rc = put_v_head(&w);
+    if (!rc) rc = put_convolutions(&w);
     if (!rc) rc = put_window(&w);
     if (!rc) rc = put_query_scalar(&w);
     if (!rc && !has_two_heads) rc = put_rope(&w);

@@ -33,6 +33,7 @@ enum {
     GGUF_V_HEADS_APART = 2048,  /* as recurrent_shape.v_heads_apart */
     GGUF_GUESSES = 4096,        /* the last of the counted layers may be ones that guess tokens */
     GGUF_COHERE_EXPERTS = 8192, /* Cohere's experts: dense layers in front, and either norm */
+    GGUF_CONVOLUTIONS = 16384,  /* layers without KV heads are short convolutions */
 };
 
 struct gguf_architecture {

@@ -149,7 +149,7 @@ static int read_layers(const struct config_reader *r, struct model_config *c) {
     for (uint32_t i = 0; i < c->n_layers; i++) c->layers[i] = shape;
     int code = family->experts ? experts_config_read(r, family->experts, c) : 0;
     if (!code) code = read_guess_layers(r, c);
-    return code ? code : recurrent_config_read(r, family->has_recurrent, c);
+    return code ? code : recurrent_config_read(r, family->recurrent, c);
 }
 
 static int read_shape(const struct config_reader *r, struct model_config *c) {

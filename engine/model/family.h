@@ -33,6 +33,13 @@ enum family_ropes {
     ROPES_IN_WINDOWS /* where 'sliding_window' is a number, layers without a window have none */
 };
 
+/* Which layers are recurrent (recurrent_config.h). */
+enum family_recurrent {
+    RECURRENT_NONE,
+    RECURRENT_LINEAR, /* Gated DeltaNet: those of 'linear_attention' in 'layer_types' */
+    RECURRENT_CONV    /* short convolutions: those of 'conv' */
+};
+
 struct config_reader;
 struct family_experts;
 struct family_name;
@@ -58,7 +65,7 @@ struct model_family {
     bool layer_norm, norm_bias, parallel, shared_norm;
     bool fused_qkv, qkv_by_group, fused_gate_up, paired_rotary;
     bool output_gate, recurrent_by_group;
-    bool has_recurrent; /* 'layer_types' has linear_attention (recurrent_config.h) */
+    enum family_recurrent recurrent;
     enum model_positions positions;
     uint32_t first_position;
     enum ffn_kind ffn;                    /* of every layer, but for those with experts: */

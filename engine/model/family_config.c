@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/base/sizes.h"
 #include "engine/model/alibi.h"
 #include "engine/model/config_reader.h"
 #include "engine/model/experts_config.h"
@@ -251,6 +252,40 @@ int family_read_gpt_oss(const struct config_reader *r, struct model_config *c) {
 
 int family_read_glm4_moe(const struct config_reader *r, struct model_config *c) {
     return config_read_bool(r, r->root, "use_qk_norm", &c->qk_norm);
+}
+
+/* Reads the width of LFM2's feed-forward parts: its own name for it wins.  What is said may be
+ * three halves of it, to be rounded up to a multiple. */
+static int read_lfm2_width(const struct config_reader *r, struct model_config *c) {
+    static const char own[] = "block_ff_dim", multiplier[] = "block_ffn_dim_multiplier";
+    const bool rounds = !json_is_null(json_object_get(r->root, multiplier));
+    uint32_t width = c->layers[0].ffn_dim, unit = 256;
+    bool adjusts = true;
+    double factor = 1;
+    if (!config_get(r->root, own) && !config_get(r->root, "intermediate_size"))
+        return config_refuse(r, ERR_INVALID, "intermediate_size", "is missing");
+    int rc = config_read_count(r, r->root, own, 1 << 20, &width);
+    if (!rc) rc = config_read_bool(r, r->root, "block_auto_adjust_ff_dim", &adjusts);
+    if (!rc) rc = config_read_number(r, r->root, multiplier, 1e-3, 1e3, &factor);
+    if (!rc) rc = config_read_count(r, r->root, "block_multiple_of", 1 << 20, &unit);
+    if (rc) return rc;
+    if (adjusts) width = (uint32_t)(factor * (width * 2 / 3));
+    if (adjusts && rounds) width = (uint32_t)round_up(width, unit);
+    if (width == 0 || width > 1 << 20)
+        return config_refuse(r, ERR_INVALID, own, "makes no width from 1 to 1048576");
+    for (uint32_t i = 0; i < c->n_layers; i++) c->layers[i].ffn_dim = width;
+    return 0;
+}
+
+int family_read_lfm2(const struct config_reader *r, struct model_config *c) {
+    const int rc = read_lfm2_width(r, c);
+    return rc ? rc : config_read_bool(r, r->root, "tie_embedding", &c->tied_head);
+}
+
+int family_read_lfm2_moe(const struct config_reader *r, struct model_config *c) {
+    c->has_choice_bias = true;
+    const int rc = config_read_bool(r, r->root, "use_expert_bias", &c->has_choice_bias);
+    return rc ? rc : config_read_bool(r, r->root, "tie_embedding", &c->tied_head);
 }
 
 /* Reads the KV heads that one layer has in place of the others' ones. */

@@ -17,6 +17,8 @@ int family_read_qwen_moe(const struct config_reader *r, struct model_config *c);
 int family_read_gpt_oss(const struct config_reader *r, struct model_config *c);
 int family_read_gemma4(const struct config_reader *r, struct model_config *c);
 int family_read_glm4_moe(const struct config_reader *r, struct model_config *c);
+int family_read_lfm2(const struct config_reader *r, struct model_config *c);
+int family_read_lfm2_moe(const struct config_reader *r, struct model_config *c);
 int family_read_mpt(const struct config_reader *r, struct model_config *c);
 int family_read_chatglm(const struct config_reader *r, struct model_config *c);
 int family_read_smollm3(const struct config_reader *r, struct model_config *c);

@@ -159,6 +159,29 @@ const struct family_name chatglm_tensors[] = {
     {NULL, NULL},
 };
 
+const struct family_name lfm2_keys[] = {
+    {"rms_norm_eps", "norm_eps"},
+    {NULL, NULL},
+};
+
+const struct family_name lfm2_tensors[] = {
+    {"model.norm", "model.embedding_norm"},
+    {"model.layers.#.input_layernorm", "model.layers.#.operator_norm"},
+    {"model.layers.#.post_attention_layernorm", "model.layers.#.ffn_norm"},
+    {"model.layers.#.self_attn.o_proj", "model.layers.#.self_attn.out_proj"},
+    {"model.layers.#.self_attn.q_norm", "model.layers.#.self_attn.q_layernorm"},
+    {"model.layers.#.self_attn.k_norm", "model.layers.#.self_attn.k_layernorm"},
+    {"model.layers.#.mlp.gate_proj", "model.layers.#.feed_forward.w1"},
+    {"model.layers.#.mlp.up_proj", "model.layers.#.feed_forward.w3"},
+    {"model.layers.#.mlp.down_proj", "model.layers.#.feed_forward.w2"},
+    {"model.layers.#.mlp.gate", "model.layers.#.feed_forward.gate"},
+    {"model.layers.#.mlp.gate.e_score_correction_bias", "model.layers.#.feed_forward.expert_bias"},
+    {"model.layers.#.mlp.experts.@.gate_proj", "model.layers.#.feed_forward.experts.@.w1"},
+    {"model.layers.#.mlp.experts.@.up_proj", "model.layers.#.feed_forward.experts.@.w3"},
+    {"model.layers.#.mlp.experts.@.down_proj", "model.layers.#.feed_forward.experts.@.w2"},
+    {NULL, NULL},
+};
+
 const struct family_name cohere_keys[] = {
     {"rms_norm_eps", "layer_norm_eps"},
     {NULL, NULL},

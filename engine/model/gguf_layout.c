@@ -36,6 +36,9 @@
         {"model.layers.#.linear_attn.dt_bias", "blk.#.ssm_dt.bias"},                               \
         {"model.layers.#.linear_attn.norm", "blk.#.ssm_norm"},                                     \
         {"model.layers.#.linear_attn.out_proj", "blk.#.ssm_out"},                                  \
+        {"model.layers.#.conv.in_proj", "blk.#.shortconv.in_proj"},                                \
+        {"model.layers.#.conv.conv", "blk.#.shortconv.conv"},                                      \
+        {"model.layers.#.conv.out_proj", "blk.#.shortconv.out_proj"},                              \
         {"model.layers.#.post_self_attn_layernorm", "blk.#.post_attention_norm"},                  \
         {"model.layers.#.post_mlp_layernorm", "blk.#.post_ffw_norm"},                              \
         {"model.layers.#.mlp.gate_proj", "blk.#.ffn_gate"},                                        \
@@ -61,6 +64,13 @@
     }
 
 static const struct family_name usual_tensors[] = {
+    {"model.layers.#.post_attention_layernorm", "blk.#.ffn_norm"},
+    GGUF_TENSORS,
+};
+
+/* Of LFM2, whose last norm has the name of one behind the embedding. */
+static const struct family_name lfm2_tensors_of_gguf[] = {
+    {"model.norm", "token_embd_norm"},
     {"model.layers.#.post_attention_layernorm", "blk.#.ffn_norm"},
     GGUF_TENSORS,
 };
@@ -103,6 +113,7 @@ const struct family_name *gguf_layout_tensors(const struct model_config *config)
     const struct gguf_architecture *architecture = gguf_architecture_for(config->architecture);
     if (architecture && architecture->traits & GGUF_LATE_FFN_NORM) return late_norm_tensors;
     if (architecture && architecture->traits & GGUF_TWO_HEADS) return gemma4_tensors_of_gguf;
+    if (architecture && architecture->traits & GGUF_CONVOLUTIONS) return lfm2_tensors_of_gguf;
     return config->own_ffn_norms ? own_norms_tensors : usual_tensors;
 }
 

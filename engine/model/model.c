@@ -397,9 +397,9 @@ static int check_recurrent(const struct loader *l) {
     const struct recurrent_ops *ops = l->be->ops->recurrent;
     if (shape->n_layers == 0 || (ops && ops->takes(l->be, shape))) return 0;
     return error_set(l->err, ERR_UNSUPPORTED,
-                     "recurrent layers (Gated DeltaNet) with heads of %" PRIu32 " x %" PRIu32
+                     "recurrent layers with %" PRIu32 " heads of %" PRIu32 " x %" PRIu32
                      " are not supported on the device %.20s",
-                     shape->k_dim, shape->v_dim, l->be->name);
+                     shape->n_v_heads, shape->k_dim, shape->v_dim, l->be->name);
 }
 
 /* Checks and measures all weights, and reads the data of none. */

@@ -1,6 +1,7 @@
 /* recurrent_config.c - see recurrent_config.h. */
 #include "engine/model/recurrent_config.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/count.h"
@@ -11,7 +12,23 @@
 
 enum { MAX_HEADS = 1024, MAX_DIM = 256, MAX_LAYERS = 1024, USUAL_INTERVAL = 4 };
 
-static int read_shape(const struct config_reader *r, struct recurrent_shape *shape) {
+/* What a family has of recurrent layers. */
+struct recurrent_family {
+    const char *type; /* what 'layer_types' calls such a layer */
+    int (*read_shape)(const struct config_reader *r, const struct model_config *c,
+                      struct recurrent_shape *shape);
+    /* Places them where that list is missing. */
+    int (*place)(const struct config_reader *r, struct model_config *c);
+};
+
+static int check_width(const struct config_reader *r, const char *key, uint32_t width) {
+    return width >= 2 ? 0 : config_refuse(r, ERR_UNSUPPORTED, key, "is less than 2");
+}
+
+/* ---- Gated DeltaNet ---- */
+
+static int read_delta(const struct config_reader *r, const struct model_config *c,
+                      struct recurrent_shape *shape) {
     const struct {
         const char *key;
         uint32_t max, *out;
@@ -20,6 +37,7 @@ static int read_shape(const struct config_reader *r, struct recurrent_shape *sha
                   {"linear_key_head_dim", MAX_DIM, &shape->k_dim},
                   {"linear_value_head_dim", MAX_DIM, &shape->v_dim},
                   {"linear_conv_kernel_dim", RECURRENT_MAX_WIDTH, &shape->width}};
+    (void)c;
     *shape = (struct recurrent_shape){
         .n_k_heads = 16, .n_v_heads = 32, .k_dim = 128, .v_dim = 128, .width = 4};
     for (size_t i = 0; i < COUNT(counts); i++) {
@@ -29,39 +47,77 @@ static int read_shape(const struct config_reader *r, struct recurrent_shape *sha
     if (shape->n_v_heads % shape->n_k_heads != 0)
         return config_refuse(r, ERR_INVALID, "linear_num_key_heads",
                              "does not divide 'linear_num_value_heads'");
-    if (shape->width < 2)
-        return config_refuse(r, ERR_UNSUPPORTED, "linear_conv_kernel_dim", "is less than 2");
-    return 0;
+    return check_width(r, "linear_conv_kernel_dim", shape->width);
 }
 
-/* Reads which layers are recurrent, as a list says it of each. */
-static int place_types(const struct config_reader *r, const json_t *types, struct model_config *c) {
-    static const char key[] = "layer_types";
-    if (json_array_size(types) != c->n_layers)
-        return config_refuse(r, ERR_INVALID, key, "is not a list of one for each layer");
-    for (uint32_t i = 0; i < c->n_layers; i++) {
-        const char *type = json_string_value(json_array_get(types, i));
-        c->layers[i].is_recurrent = type && strcmp(type, "linear_attention") == 0;
-        if (!c->layers[i].is_recurrent && (!type || strcmp(type, "full_attention") != 0))
-            return config_refuse(r, ERR_UNSUPPORTED, key,
-                                 "has a layer that is not full_attention or linear_attention");
-    }
-    return 0;
-}
-
-static int place(const struct config_reader *r, struct model_config *c) {
-    const json_t *types = config_get(r->root, "layer_types");
+static int place_by_interval(const struct config_reader *r, struct model_config *c) {
     uint32_t interval = USUAL_INTERVAL;
-    if (types) return place_types(r, types, c);
     const int rc = config_read_count(r, r->root, "full_attention_interval", MAX_LAYERS, &interval);
     for (uint32_t i = 0; i < c->n_layers; i++) c->layers[i].is_recurrent = (i + 1) % interval != 0;
     return rc;
 }
 
-int recurrent_config_read(const struct config_reader *r, bool has_recurrent,
+/* ---- short convolutions ---- */
+
+static int read_convolution(const struct config_reader *r, const struct model_config *c,
+                            struct recurrent_shape *shape) {
+    static const char width[] = "conv_L_cache", bias[] = "conv_bias";
+    bool has_bias = false;
+    *shape = (struct recurrent_shape){
+        .n_v_heads = c->dim, .v_dim = 1, .width = 3, .kind = RECURRENT_CONVOLUTION};
+    int rc = config_read_count(r, r->root, width, RECURRENT_MAX_WIDTH, &shape->width);
+    if (!rc) rc = config_read_bool(r, r->root, bias, &has_bias);
+    if (!rc && has_bias)
+        rc = config_refuse(r, ERR_UNSUPPORTED, bias, "is true: convolutions have no biases here");
+    return rc ? rc : check_width(r, width, shape->width);
+}
+
+static int place_others(const struct config_reader *r, struct model_config *c) {
+    static const char key[] = "full_attn_idxs";
+    const json_t *list = config_get(r->root, key);
+    if (!json_is_array(list))
+        return config_refuse(r, ERR_INVALID, key, "is no list, and 'layer_types' is missing");
+    for (uint32_t i = 0; i < c->n_layers; i++) c->layers[i].is_recurrent = true;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *layer = json_array_get(list, i);
+        if (!json_is_integer(layer) || json_integer_value(layer) < 0 ||
+            json_integer_value(layer) >= c->n_layers)
+            return config_refuse(r, ERR_INVALID, key, "has an element that is no layer");
+        c->layers[json_integer_value(layer)].is_recurrent = false;
+    }
+    return 0;
+}
+
+static const struct recurrent_family families[] = {
+    [RECURRENT_LINEAR] = {"linear_attention", read_delta, place_by_interval},
+    [RECURRENT_CONV] = {"conv", read_convolution, place_others}};
+
+/* Reads which layers are recurrent, as a list says it of each. */
+static int place_types(const struct config_reader *r, const json_t *types, const char *recurrent,
+                       struct model_config *c) {
+    static const char key[] = "layer_types";
+    char why[96];
+    if (json_array_size(types) != c->n_layers)
+        return config_refuse(r, ERR_INVALID, key, "is not a list of one for each layer");
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        c->layers[i].is_recurrent = type && strcmp(type, recurrent) == 0;
+        if (c->layers[i].is_recurrent || (type && strcmp(type, "full_attention") == 0)) continue;
+        snprintf(why, sizeof(why), "has a layer that is not full_attention or %s", recurrent);
+        return config_refuse(r, ERR_UNSUPPORTED, key, why);
+    }
+    return 0;
+}
+
+int recurrent_config_read(const struct config_reader *r, enum family_recurrent recurrent,
                           struct model_config *c) {
-    int rc = has_recurrent ? read_shape(r, &c->recurrent) : 0;
-    if (!rc && has_recurrent) rc = place(r, c);
+    const struct recurrent_family *family = &families[recurrent];
+    const json_t *types = config_get(r->root, "layer_types");
+    int rc = 0;
+    if (recurrent != RECURRENT_NONE) {
+        rc = family->read_shape(r, c, &c->recurrent);
+        if (!rc) rc = types ? place_types(r, types, family->type, c) : family->place(r, c);
+    }
     for (uint32_t i = 0; i < c->n_layers && !rc; i++)
         c->layers[i].number =
             c->layers[i].is_recurrent ? c->recurrent.n_layers++ : c->n_attention++;

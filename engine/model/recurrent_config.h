@@ -5,14 +5,14 @@
 #ifndef ENGINE_MODEL_RECURRENT_CONFIG_H
 #define ENGINE_MODEL_RECURRENT_CONFIG_H
 
-#include <stdbool.h>
+#include "engine/model/family.h"
 
 struct config_reader;
 struct model_config;
 
-/* Numbers the layers of c, and counts those that attend.  has_recurrent: 'layer_types' or
- * 'full_attention_interval' say which layers are recurrent; else none is. */
-int recurrent_config_read(const struct config_reader *r, bool has_recurrent,
+/* Numbers the layers of c, and counts those that attend.  'layer_types' says which layers are
+ * recurrent; or else 'full_attention_interval', or 'full_attn_idxs' of short convolutions. */
+int recurrent_config_read(const struct config_reader *r, enum family_recurrent recurrent,
                           struct model_config *c);
 
 #endif

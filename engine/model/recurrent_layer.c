@@ -10,18 +10,13 @@ static uint32_t n_values(const struct recurrent_shape *shape) {
     return shape->n_v_heads * shape->v_dim;
 }
 
-/* Returns the elements of a row of z, b and a. */
-static uint32_t gates_width(const struct recurrent_shape *shape) {
-    return n_values(shape) + 2 * shape->n_v_heads;
-}
-
 struct mixer_widths mixer_widths(const struct model_config *c) {
     const struct recurrent_shape *shape = &c->recurrent;
     const uint32_t q = model_q_width(c);
     const struct mixer_widths attention = {model_qkv_width(c), c->output_gate ? q : 0, q};
     if (shape->n_layers == 0) return attention;
-    return (struct mixer_widths){max_u32(attention.qkv, recurrent_n_channels(shape)),
-                                 max_u32(attention.gates, gates_width(shape)),
+    return (struct mixer_widths){max_u32(attention.qkv, recurrent_n_inputs(shape)),
+                                 max_u32(attention.gates, recurrent_n_gates(shape)),
                                  max_u32(attention.attn, n_values(shape))};
 }
 
@@ -52,9 +47,9 @@ int recurrent_layer_run(struct decoder *d, uint32_t layer, struct row_range rows
     const struct model_config *c = &d->model->config;
     const struct recurrent_shape *shape = &c->recurrent;
     const struct weight *const qkv[] = {&w->q, &w->k, &w->v}, *const zba[] = {&w->z, &w->b, &w->a};
-    const uint32_t n_channels = recurrent_n_channels(shape), n_gates = gates_width(shape);
+    const uint32_t n_inputs = recurrent_n_inputs(shape), n_gates = recurrent_n_gates(shape);
     const struct recurrent_args args = {.qkv = rows.qkv,
-                                        .qkv_stride = n_channels,
+                                        .qkv_stride = n_inputs,
                                         .z = d->gates,
                                         .b = act_at(d, d->gates, n_values(shape)),
                                         .a = act_at(d, d->gates, n_gates - shape->n_v_heads),
@@ -72,7 +67,7 @@ int recurrent_layer_run(struct decoder *d, uint32_t layer, struct row_range rows
     struct residual_input input;
     int rc = residual_norm(d, rows.x, rows.n, &w->attn_norm, &w->attn_norm_bias, &input, err);
     if (!rc) rc = residual_norm_now(d, &input, rows.n, err);
-    if (!rc) rc = run_products(d, &input, rows.n, qkv, rows.qkv, n_channels, err);
-    if (!rc) rc = run_products(d, &input, rows.n, zba, d->gates, n_gates, err);
+    if (!rc) rc = run_products(d, &input, rows.n, qkv, rows.qkv, n_inputs, err);
+    if (!rc && n_gates > 0) rc = run_products(d, &input, rows.n, zba, d->gates, n_gates, err);
     return rc ? rc : d->be->ops->recurrent->run(d->be, &args, err);
 }

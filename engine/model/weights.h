@@ -37,9 +37,11 @@ enum weight_side {
     SIDE_INPUTS,      /* and those of all layers */
     SIDE_INPUT_VOCAB, /* tokens of their table */
     /* Of a recurrent layer (struct recurrent_shape): */
-    SIDE_KEYS,       /* q, or k */
-    SIDE_2KEYS,      /* both */
-    SIDE_VALUES,     /* v, or z */
+    SIDE_KEYS,    /* q, or k */
+    SIDE_2KEYS,   /* both */
+    SIDE_VALUES,  /* v, or z; of short convolutions b, c or x */
+    SIDE_2VALUES, /* two of these */
+    SIDE_3VALUES,
     SIDE_CHANNELS,   /* q, k and v */
     SIDE_CHANNELS_Z, /* these and z */
     SIDE_V_HEADS,    /* b, or a */
@@ -85,6 +87,8 @@ enum weight_side {
 #define TRAIT_BORROWS_KV TRAIT(31)   /* layer_shape.borrows_kv */
 #define TRAIT_LAYER_INPUTS TRAIT(32) /* model_config.layer_inputs */
 #define TRAIT_GATES_BY_GROUP TRAIT(33)
+#define TRAIT_DELTA TRAIT(34) /* of recurrent layers: their kind */
+#define TRAIT_CONVOLUTION TRAIT(35)
 
 struct weight_rule {
     const char *name;      /* '#' stands for the layer's number, '@' for the expert's */

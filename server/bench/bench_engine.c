@@ -180,9 +180,10 @@ static double seen_tokens(const struct kv_choice *kv, uint32_t n) {
  * changed by, and what the convolution takes. */
 static double recurrent_work(const struct model_config *m) {
     const struct recurrent_shape *s = &m->recurrent;
-    const double n_values = (double)s->n_v_heads * s->v_dim, n_channels = recurrent_n_channels(s),
-                 products = n_channels + 2 * n_values + 2.0 * s->n_v_heads;
-    return m->dim * products + 3.0 * (double)recurrent_n_elements(s) + s->width * n_channels;
+    const double n_values = (double)s->n_v_heads * s->v_dim,
+                 products = n_values + recurrent_n_inputs(s) + recurrent_n_gates(s);
+    return m->dim * products + 3.0 * (double)recurrent_n_elements(s) +
+           (double)s->width * recurrent_n_channels(s);
 }
 
 /* Returns the operations of a prompt: two for each weight and token, and for each query with each

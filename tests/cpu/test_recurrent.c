@@ -1,5 +1,5 @@
-/* test_recurrent.c - Gated DeltaNet on the CPU against its definition in float64, and against
- * itself when the same rows come in other steps. */
+/* test_recurrent.c - Gated DeltaNet and short convolutions on the CPU against their definitions in
+ * float64, and against themselves when the same rows come in other steps. */
 #include "engine/device/recurrent.h"
 
 #include "engine/device/step.h"
@@ -7,28 +7,33 @@
 
 enum { N_TEXTS = 3, N_SLOTS = 2 * N_TEXTS, MAX_TOKENS = 90 };
 
-static const struct recurrent_shape shapes[] = {{1, 1, 1, 5, 16, 2, false},
-                                                {2, 2, 4, 32, 16, 4, false},
-                                                {1, 1, 3, 128, 128, 4, false},
-                                                {3, 2, 2, 20, 48, 8, false},
-                                                {2, 2, 6, 32, 16, 4, true}};
+static const struct recurrent_shape shapes[] = {
+    {1, 1, 1, 5, 16, 2, false, RECURRENT_DELTA},
+    {2, 2, 4, 32, 16, 4, false, RECURRENT_DELTA},
+    {1, 1, 3, 128, 128, 4, false, RECURRENT_DELTA},
+    {3, 2, 2, 20, 48, 8, false, RECURRENT_DELTA},
+    {2, 2, 6, 32, 16, 4, true, RECURRENT_DELTA},
+    {2, 0, 7, 0, 1, 3, false, RECURRENT_CONVOLUTION},
+    {1, 0, 40, 0, 1, 8, false, RECURRENT_CONVOLUTION},
+};
 static const uint32_t lengths[N_TEXTS] = {MAX_TOKENS, 1, 67};
 
 /* The rows of all texts, one text behind the other, and the weights of a layer. */
 struct layer {
     struct recurrent_shape shape;
-    uint32_t n_channels, n_values, n_rows;
-    float *qkv, *z, *b, *a; /* [n_rows] of n_channels, n_values and twice n_v_heads */
+    uint32_t n_inputs, n_channels, n_values, n_rows;
+    float *qkv, *z, *b, *a; /* [n_rows] of n_inputs, n_values and twice n_v_heads */
     float *taps, *rates, *dt_bias, *norm;
     struct weight conv, w_rates, w_dt_bias, w_norm;
 };
 
 static void make_layer(struct layer *l, const struct recurrent_shape *shape) {
     *l = (struct layer){.shape = *shape,
+                        .n_inputs = recurrent_n_inputs(shape),
                         .n_channels = recurrent_n_channels(shape),
                         .n_values = shape->n_v_heads * shape->v_dim};
     for (int i = 0; i < N_TEXTS; i++) l->n_rows += lengths[i];
-    l->qkv = random_floats((size_t)l->n_rows * l->n_channels);
+    l->qkv = random_floats((size_t)l->n_rows * l->n_inputs);
     l->z = random_floats((size_t)l->n_rows * l->n_values);
     l->b = random_floats((size_t)l->n_rows * shape->n_v_heads);
     l->a = random_floats((size_t)l->n_rows * shape->n_v_heads);
@@ -109,6 +114,26 @@ static void define_head(const struct layer *l, uint32_t first, uint32_t n_tokens
     free(state);
 }
 
+/* The same of a short convolution: one channel of one text. */
+static void define_channel(const struct layer *l, uint32_t first, uint32_t n_tokens,
+                           uint32_t channel, double *out) {
+    const uint32_t width = l->shape.width, n = l->n_channels;
+    for (uint32_t t = 0; t < n_tokens; t++) {
+        double sum = 0;
+        for (uint32_t j = 0; j < width; j++) {
+            if (t + j + 1 < width) continue;
+            const float *b = l->qkv + (size_t)(first + t + j + 1 - width) * 3 * n + channel;
+            sum += (double)l->taps[channel * width + j] * b[0] * b[2 * n];
+        }
+        const size_t row = first + t;
+        out[row * n + channel] = sum * l->qkv[row * 3 * n + n + channel];
+    }
+}
+
+static void (*const definitions[])(const struct layer *l, uint32_t first, uint32_t n_tokens,
+                                   uint32_t head, double *out) = {
+    [RECURRENT_DELTA] = define_head, [RECURRENT_CONVOLUTION] = define_channel};
+
 /* Where the texts' states are, and how far they have come. */
 struct run {
     struct state_pool states;
@@ -141,7 +166,7 @@ static void step(struct backend *be, const struct layer *l, struct run *run, con
                                                 .state = run->slots[i]};
         step.n_rows += n[i];
     }
-    const uint32_t stride = l->n_channels + 3, n_gates = l->n_values + 2 * s->n_v_heads;
+    const uint32_t stride = l->n_inputs + 3, n_gates = l->n_values + 2 * s->n_v_heads;
     float *qkv = random_floats((size_t)step.n_rows * stride),
           *gates = random_floats((size_t)step.n_rows * n_gates),
           *out = random_floats((size_t)step.n_rows * l->n_values);
@@ -150,7 +175,7 @@ static void step(struct backend *be, const struct layer *l, struct run *run, con
             if (texts[j] != i) continue;
             const size_t first = row + run->n_done[i], at = seqs[j].first_row;
             float *to = gates + at * n_gates;
-            copy_rows(l->qkv, first, n[i], l->n_channels, qkv + at * stride, stride);
+            copy_rows(l->qkv, first, n[i], l->n_inputs, qkv + at * stride, stride);
             copy_rows(l->z, first, n[i], l->n_values, to, n_gates);
             copy_rows(l->b, first, n[i], s->n_v_heads, to + l->n_values, n_gates);
             copy_rows(l->a, first, n[i], s->n_v_heads, to + l->n_values + s->n_v_heads, n_gates);
@@ -217,7 +242,7 @@ static void check_shape(struct backend *be, const struct recurrent_shape *shape)
     double *expected = calloc(n, sizeof(*expected));
     for (uint32_t i = 0, row = 0; i < N_TEXTS; row += lengths[i++])
         for (uint32_t h = 0; h < shape->n_v_heads; h++)
-            define_head(&l, row, lengths[i], h, expected);
+            definitions[shape->kind](&l, row, lengths[i], h, expected);
     float *whole = run_texts(be, &l, MAX_TOKENS, false);
     assert_close(whole, expected, n, 1e-5);
     const uint32_t cuts[] = {1, 3, 64, 0};

@@ -17,9 +17,16 @@ enum { N_SEQS = 4, N_SLOTS = 2 * N_SEQS, N_STEPS = 3 };
 static const double tolerance = 0.03;
 
 static const struct recurrent_shape shapes[] = {
-    {2, 2, 6, 128, 128, 4, false}, {2, 2, 6, 128, 128, 4, true},  {1, 1, 9, 128, 128, 4, false},
-    {1, 2, 4, 32, 16, 4, false},   {1, 2, 4, 32, 16, 4, true},    {2, 1, 3, 20, 48, 8, false},
-    {1, 2, 2, 256, 256, 3, false}, {1, 3, 27, 128, 128, 4, true},
+    {2, 2, 6, 128, 128, 4, false, RECURRENT_DELTA},
+    {2, 2, 6, 128, 128, 4, true, RECURRENT_DELTA},
+    {1, 1, 9, 128, 128, 4, false, RECURRENT_DELTA},
+    {1, 3, 27, 128, 128, 4, true, RECURRENT_DELTA},
+    {1, 2, 4, 32, 16, 4, false, RECURRENT_DELTA},
+    {1, 2, 4, 32, 16, 4, true, RECURRENT_DELTA},
+    {2, 1, 3, 20, 48, 8, false, RECURRENT_DELTA},
+    {1, 2, 2, 256, 256, 3, false, RECURRENT_DELTA},
+    {2, 0, 2048, 0, 1, 3, false, RECURRENT_CONVOLUTION},
+    {1, 0, 10, 0, 1, 8, false, RECURRENT_CONVOLUTION},
 };
 
 /* The rows of each sequence in each step; sequences with one row decode, and come first. */
@@ -67,7 +74,7 @@ static void make_values(struct values *v, const struct recurrent_shape *s) {
     v->norm = random_bf16(s->v_dim, 1);
     for (uint32_t h = 0; h < s->n_v_heads; h++) v->rates[h] = -expf(v->rates[h] - 3);
     for (uint32_t i = 0; i < N_STEPS; i++) {
-        v->qkv[i] = random_bf16((size_t)rows_of(i) * n_channels, 2);
+        v->qkv[i] = random_bf16((size_t)rows_of(i) * recurrent_n_inputs(s), 2);
         v->gates[i] = random_bf16((size_t)rows_of(i) * gates_width(s), 2);
     }
 }
@@ -105,7 +112,7 @@ static void run_step(struct backend *be, struct layer *l, const struct values *v
                  n_bytes = be->ops->recurrent->workspace(be, s, step.n_rows);
     struct error err = {0};
     void *memory[4];
-    const size_t sizes[] = {(size_t)step.n_rows * recurrent_n_channels(s),
+    const size_t sizes[] = {(size_t)step.n_rows * recurrent_n_inputs(s),
                             (size_t)step.n_rows * width};
     float *from[] = {v->qkv[i], v->gates[i]};
     for (int k = 0; k < 2; k++)
@@ -116,7 +123,7 @@ static void run_step(struct backend *be, struct layer *l, const struct values *v
     const char *gates = memory[1];
     const struct recurrent_args args = {
         .qkv = memory[0],
-        .qkv_stride = recurrent_n_channels(s),
+        .qkv_stride = recurrent_n_inputs(s),
         .z = gates,
         .b = gates + element_bytes(element, n_values),
         .a = gates + element_bytes(element, n_values + s->n_v_heads),
@@ -210,10 +217,12 @@ static void is_the_cpus_for_heads_of_any_size(void **state) {
 
 static void refuses_heads_that_no_kernel_takes(void **state) {
     (void)state;
-    const struct recurrent_shape wide = {1, 1, 1, 512, 128, 4, false},
-                                 odd = {1, 1, 1, 64, 6, 4, false};
+    const struct recurrent_shape wide = {1, 1, 1, 512, 128, 4, false, RECURRENT_DELTA},
+                                 odd = {1, 1, 1, 64, 6, 4, false, RECURRENT_DELTA},
+                                 single = {1, 0, 5, 0, 1, 3, false, RECURRENT_CONVOLUTION};
     assert_false(gpu->ops->recurrent->takes(gpu, &wide));
     assert_false(gpu->ops->recurrent->takes(gpu, &odd));
+    assert_false(gpu->ops->recurrent->takes(gpu, &single));
 }
 
 int main(int argc, char **argv) {

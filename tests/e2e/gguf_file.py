@@ -30,7 +30,9 @@ ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "Qw
                  "GlmForCausalLM": "chatglm", "Glm4ForCausalLM": "glm4",
                  "Cohere2MoeForCausalLM": "cohere2moe", "GptOssForCausalLM": "gpt-oss",
                  "Qwen3_5ForCausalLM": "qwen35",
+                 "Lfm2ForCausalLM": "lfm2", "Lfm2MoeForCausalLM": "lfm2moe",
                  "Qwen3_5MoeForCausalLM": "qwen35moe", "Qwen3NextForCausalLM": "qwen3next"}
+CONVOLUTIONS = ("lfm2", "lfm2moe")
 HYBRIDS = ("qwen35", "qwen35moe", "qwen3next")
 V_HEADS_APART = ("qwen35", "qwen35moe")
 IN_PAIRS = ("llama", "mistral3", "smollm3", "granite")  # rows of q and k are reordered
@@ -45,6 +47,13 @@ NAMES = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output
          "shared_expert_gate": "ffn_gate_inp_shexp", "gate_up_exps": "ffn_gate_up_exps",
          "post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm"}
 LATE_NORM = {**NAMES, "post_attention_layernorm": "post_attention_norm"}
+LFM2 = {**NAMES, "embedding_norm": "token_embd_norm", "operator_norm": "attn_norm",
+        "ffn_norm": "ffn_norm", "q_layernorm": "attn_q_norm", "k_layernorm": "attn_k_norm",
+        "out_proj": "attn_output", "w1": "ffn_gate", "w3": "ffn_up", "w2": "ffn_down"}
+LFM2_ENDS = {"conv.in_proj.weight": "shortconv.in_proj.weight",
+             "conv.conv.weight": "shortconv.conv.weight",
+             "conv.out_proj.weight": "shortconv.out_proj.weight",
+             "feed_forward.expert_bias": "exp_probs_b.bias"}
 RECURRENT = {"in_proj_qkv.weight": "attn_qkv.weight", "in_proj_z.weight": "attn_gate.weight",
              "in_proj_b.weight": "ssm_beta.weight", "in_proj_a.weight": "ssm_alpha.weight",
              "in_proj_ba.weight": "ssm_ba.weight", "in_proj_qkvz.weight": "ssm_in.weight",
@@ -205,7 +214,7 @@ def stack_experts(tensors):
             shared = re.sub(r"shared_experts?\.(gate|up|down)_proj", r"\1_shexp", name)
             out[shared] = values
             continue
-        layer, rest = name.split(".mlp." if ".mlp." in name else ".block_sparse_moe.")
+        layer, rest = re.split(r"\.(?:mlp|block_sparse_moe|feed_forward)\.", name)
         _, expert, part, _ = rest.split(".")
         stacks.setdefault(f"{layer}.mlp.{parts[part]}_exps.weight", {})[int(expert)] = values
     return {**out, **{name: numpy.stack([each[i] for i in range(len(each))])
@@ -235,7 +244,7 @@ def part_experts(tensors):
 def name_of(name, names):
     if name.endswith("e_score_correction_bias"):
         return f"blk.{name.split('.')[2]}.exp_probs_b.bias"
-    for end, own in GEMMA4_ENDS.items() if names is GEMMA4 else ():
+    for end, own in {id(GEMMA4): GEMMA4_ENDS, id(LFM2): LFM2_ENDS}.get(id(names), {}).items():
         if name.endswith("." + end):
             return f"blk.{name.split('.')[2]}.{own}"
     *_, leaf, end = name.split(".")
@@ -301,6 +310,23 @@ def recurrent_counts(out, config, name, rotated, n_guess, says_layers):
     return counts
 
 
+def lfm2_width(config):
+    width = config["intermediate_size"]
+    if not config.get("block_auto_adjust_ff_dim"):
+        return width
+    width, unit = int(config["block_ffn_dim_multiplier"] * int(2 * width / 3)), config["block_multiple_of"]
+    return unit * ((width + unit - 1) // unit)
+
+
+def lfm2_counts(config):
+    counts = {"shortconv.l_cache": config["conv_L_cache"], "feed_forward_length": lfm2_width(config),
+              "attention.head_count_kv": [config["num_key_value_heads"] * (kind == "full_attention")
+                                          for kind in config["layer_types"]]}
+    if "num_experts" in config:
+        counts |= {"leading_dense_block_count": config["num_dense_layers"], "expert_gating_func": 2}
+    return counts
+
+
 def add_settings(out, config, name, n_guess, says_layers):
     heads, rope = config["num_attention_heads"], rope_of(config)
     size = config.get("head_dim") or config["hidden_size"] // heads
@@ -318,6 +344,8 @@ def add_settings(out, config, name, n_guess, says_layers):
                    "expert_used_count": config.get("top_k_experts") or config["num_experts_per_tok"],
                    "expert_feed_forward_length": config.get("moe_intermediate_size",
                                                             config["intermediate_size"])}
+    if name in CONVOLUTIONS:
+        counts |= lfm2_counts(config)
     if name in HYBRIDS:
         counts |= recurrent_counts(out, config, name, counts["rope.dimension_count"], n_guess,
                                    says_layers)
@@ -350,7 +378,8 @@ def add_settings(out, config, name, n_guess, says_layers):
             out.key(f"{name}.{key}", U32, count)
     is_layer_norm = "layer_norm_eps" in config and not config.get("rms_norm_eps")
     numbers = {"attention.layer_norm_epsilon" if is_layer_norm else "attention.layer_norm_rms_epsilon":
-               config["layer_norm_eps" if is_layer_norm else "rms_norm_eps"],
+               config["layer_norm_eps" if is_layer_norm else
+                      "norm_eps" if name in CONVOLUTIONS else "rms_norm_eps"],
                "rope.freq_base": rope.get("rope_theta", config.get("rope_theta", 10000.0))}
     local = (config.get("rope_parameters") or {}).get("sliding_attention", {})
     if name in ("gemma3", "gemma4") or name in ("olmo2", "cohere2", "cohere2moe", "exaone4") and "layer_types" in config:
@@ -386,7 +415,7 @@ def add_tensors(out, directory, config, kind, n_guess, legacy, fuses):
     name, hybrid = ARCHITECTURES[architecture], ARCHITECTURES[architecture] in HYBRIDS
     from_one = gemma and not gemma4 or hybrid
     names = (GEMMA4 if gemma4 else OWN_NORMS if gemma or architecture.startswith(("Olmo", "Exaone"))
-             else LATE_NORM if hybrid or architecture.startswith(("SeedOss", "GptOss", "Glm4Moe"))
+             else LFM2 if name in CONVOLUTIONS else LATE_NORM if hybrid or architecture.startswith(("SeedOss", "GptOss", "Glm4Moe"))
              else NAMES)
     split = part_experts if architecture.startswith("GptOss") else stack_experts
     tensors = checkpoint.read_tensors(directory)
@@ -412,9 +441,12 @@ def add_tensors(out, directory, config, kind, n_guess, legacy, fuses):
             values = in_pairs(values, heads)
         if from_one and leaf.endswith("norm"):
             values = values + numpy.float32(1)
+        if full.endswith(".conv.conv.weight"):
+            values = values.squeeze(1)
         if leaf == "shared_expert_gate" and ".0." in full:
             values = values[0]  # some converters leave out the first of its dimensions
         is_matrix = values.ndim > 1 or leaf == "shared_expert_gate"
+        is_matrix = is_matrix and ".conv.conv." not in full
         fits = is_matrix and (kind != "Q8_0" or values.shape[-1] % 32 == 0)
         out.tensor(name_of(full, names), values, kind if fits else "F32")
     for i in range(config.get("num_nextn_predict_layers", n_guess)):  # they answer nothing

@@ -23,6 +23,7 @@ CHECKPOINTS = ["mha-f32", "gqa-bf16-llama3-tied", "mqa-f16-linear-bias",
               "glm-gqa-bf16-head64", "glm4-gqa-bf16-head128", "glm4-mha-f16-head32-yarn", "exaone4-gqa-bf16-head16-window",
                "qwen3_5-gqa-bf16-head16", "qwen3_5-gqa-bf16-head32-groups",
               "qwen3_5moe-wrapper-gqa-bf16-head32", "qwen3next-gqa-bf16-head16",
+              "lfm2-gqa-bf16-head16", "lfm2-mha-f16-head32-wide", "lfm2moe-gqa-bf16-head32",
               "qwen2moe-gqa-bf16-shared", "glm4moe-gqa-bf16-head64-groups",
                "glm4moe-mha-f16-head32", "mixtral-gqa-bf16-head32-window", "gptoss-gqa-bf16-head32-mxfp4"]
 # On a GPU each process measures which kernels are fastest, so two differ in bits without this.
