@@ -99,8 +99,9 @@ static __global__ void __launch_bounds__(COLUMN_THREADS)
 /* The elements that a block of a sender copies at least, where there are more. */
 enum { BLOCK_ELEMENTS = 16 * COLUMN_THREADS };
 
-extern "C" cudaError_t launch_columns(const struct columns_params *p, uint32_t most_blocks,
+extern "C" cudaError_t launch_columns(const struct rank_operation *op, uint32_t most_blocks,
                                       struct launch launch) {
+    const struct columns_params *p = &op->columns;
     const uint32_t each =
         p->links.through_host ? (uint32_t)(STAGE_BYTES / sizeof(float) / p->width) : p->n_rows;
     cudaError_t code = cudaSuccess;
@@ -162,9 +163,10 @@ static __global__ void __launch_bounds__(COLUMN_THREADS)
     if (threadIdx.x == 0) box->n_tokens = number;
 }
 
-extern "C" cudaError_t launch_tokens(const struct tokens_params *p, struct launch launch) {
-    if (p->n == 0) return cudaSuccess;
-    return launch_kernel(launch, tokens_kernel, 1, COLUMN_THREADS, 0, *p);
+extern "C" cudaError_t launch_tokens(const struct rank_operation *op, uint32_t,
+                                     struct launch launch) {
+    if (op->tokens.n == 0) return cudaSuccess;
+    return launch_kernel(launch, tokens_kernel, 1, COLUMN_THREADS, 0, op->tokens);
 }
 
 /* ---- the probe ---- */

@@ -73,72 +73,73 @@ int cuda_group_agree(const struct backend *be, bool wants, bool *do_all, struct 
 
 /* ---- operations ---- */
 
-static int sum(struct backend *be, const struct sum_args *args, struct error *err) {
-    struct cuda_backend *cuda = CUDA_BACKEND(be);
-    const struct cuda_group *group = group_of(be);
-    const struct sum_params params = {
-        .links = group->links[be->rank],
-        .part = args->part,
-        .x = args->x,
-        .n = args->n,
-        .accumulate = args->accumulate,
-        .is_wide = ((uintptr_t)args->x | (uintptr_t)args->part) % 16 == 0};
+/* Launches a rank's side of an operation.  Hosts meet around it where ranks share a device. */
+static int launch_met(struct cuda_backend *cuda, const struct rank_operation *op,
+                      struct error *err) {
     int rc = meet(cuda, err);
     if (!rc)
-        rc = cuda_check(cuda, launch_sum(&params, group->most_blocks, launch_of(cuda)),
-                        "a sum over ranks", err);
+        rc = cuda_check(cuda, op->launch(op, group_of(&cuda->base)->most_blocks, launch_of(cuda)),
+                        op->what, err);
     return rc ? rc : meet(cuda, err);
+}
+
+static struct rank_links links_of(const struct backend *be) {
+    return group_of(be)->links[be->rank];
+}
+
+static int sum(struct backend *be, const struct sum_args *args, struct error *err) {
+    const struct rank_operation op = {
+        .what = "a sum over ranks",
+        .launch = launch_sum,
+        .sum = {.links = links_of(be),
+                .part = args->part,
+                .x = args->x,
+                .n = args->n,
+                .accumulate = args->accumulate,
+                .is_wide = ((uintptr_t)args->x | (uintptr_t)args->part) % 16 == 0}};
+    return launch_met(CUDA_BACKEND(be), &op, err);
 }
 
 static int gather_columns(struct backend *be, const struct gather_columns_args *args,
                           struct error *err) {
-    struct cuda_backend *cuda = CUDA_BACKEND(be);
-    const struct cuda_group *group = group_of(be);
-    const struct columns_params params = {.links = group->links[be->rank],
-                                          .x = args->x,
-                                          .n_rows = args->n_rows,
-                                          .width = args->width,
-                                          .first = args->first,
-                                          .n_cols = args->n_cols};
-    int rc = meet(cuda, err);
-    if (!rc)
-        rc = cuda_check(cuda, launch_columns(&params, group->most_blocks, launch_of(cuda)),
-                        "logits of all ranks", err);
-    return rc ? rc : meet(cuda, err);
+    const struct rank_operation op = {.what = "logits of all ranks",
+                                      .launch = launch_columns,
+                                      .columns = {.links = links_of(be),
+                                                  .x = args->x,
+                                                  .n_rows = args->n_rows,
+                                                  .width = args->width,
+                                                  .first = args->first,
+                                                  .n_cols = args->n_cols}};
+    return launch_met(CUDA_BACKEND(be), &op, err);
 }
 
 static int rmsnorm(struct backend *be, const struct rmsnorm_args *args, struct error *err) {
-    struct cuda_backend *cuda = CUDA_BACKEND(be);
-    const struct cuda_group *group = group_of(be);
-    const struct norm_params params = {.links = group->links[be->rank],
-                                       .x = args->x,
-                                       .weight = args->weight->data,
-                                       .out = args->out,
-                                       .element = args->weight->format.element,
-                                       .n_rows = args->n_rows,
-                                       .dim = args->dim,
-                                       .x_stride = args->x_stride,
-                                       .out_stride = args->out_stride,
-                                       .eps = args->eps};
-    int rc = meet(cuda, err);
-    if (!rc)
-        rc = cuda_check(cuda, launch_rank_norm(&params, group->most_blocks, launch_of(cuda)),
-                        "a norm over ranks", err);
-    return rc ? rc : meet(cuda, err);
+    const struct rank_operation op = {.what = "a norm over ranks",
+                                      .launch = launch_rank_norm,
+                                      .norm = {.links = links_of(be),
+                                               .x = args->x,
+                                               .weight = args->weight->data,
+                                               .out = args->out,
+                                               .element = args->weight->format.element,
+                                               .n_rows = args->n_rows,
+                                               .dim = args->dim,
+                                               .x_stride = args->x_stride,
+                                               .out_stride = args->out_stride,
+                                               .eps = args->eps}};
+    return launch_met(CUDA_BACKEND(be), &op, err);
 }
 
 static int share_sampled(struct backend *be, uint32_t n, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     const bool has_them = be->rank == 0;
-    int rc = has_them ? 0 : sampled_reserve(cuda, cuda->n_sampled + n, err);
+    const int rc = has_them ? 0 : sampled_reserve(cuda, cuda->n_sampled + n, err);
     if (rc) return rc;
     if (!has_them) cuda->n_sampled += n;
-    const struct tokens_params params = {.links = group_of(be)->links[be->rank],
-                                         .tokens = cuda->sampled + (cuda->n_sampled - n),
-                                         .n = n};
-    rc = meet(cuda, err);
-    if (!rc) rc = cuda_check(cuda, launch_tokens(&params, launch_of(cuda)), "sampled tokens", err);
-    return rc ? rc : meet(cuda, err);
+    const struct rank_operation op = {
+        .what = "sampled tokens",
+        .launch = launch_tokens,
+        .tokens = {.links = links_of(be), .tokens = cuda->sampled + (cuda->n_sampled - n), .n = n}};
+    return launch_met(cuda, &op, err);
 }
 
 static void interrupt(struct backend *be) {

@@ -140,9 +140,6 @@ struct sum_params {
     bool is_wide;    /* both begin at a multiple of 16 bytes */
 };
 
-/* Launches the sum of all parts, in the order of the ranks.  most_blocks: of the grid, the same on
- * all ranks. */
-cudaError_t launch_sum(const struct sum_params *p, uint32_t most_blocks, struct launch launch);
 /* Launches the kernel that is for short sums, or the other one. */
 cudaError_t launch_sum_by(const struct sum_params *p, bool is_small, uint32_t n_blocks,
                           struct launch launch);
@@ -152,10 +149,6 @@ struct columns_params {
     float *x; /* f32 [n_rows, width] */
     uint32_t n_rows, width, first, n_cols;
 };
-
-/* Launches what sends a rank's columns to rank 0, or on rank 0 receives them. */
-cudaError_t launch_columns(const struct columns_params *p, uint32_t most_blocks,
-                           struct launch launch);
 
 struct norm_params {
     struct rank_links links;
@@ -168,18 +161,38 @@ struct norm_params {
     float eps;
 };
 
-/* Launches RMSNorm of vectors of which each rank has a part. */
-cudaError_t launch_rank_norm(const struct norm_params *p, uint32_t most_blocks,
-                             struct launch launch);
-
 struct tokens_params {
     struct rank_links links;
     int32_t *tokens; /* [n]: of rank 0; on other ranks, where they are to be */
     uint32_t n;
 };
 
+/* What all ranks launch together, each with its own parameters. */
+struct rank_operation {
+    const char *what; /* for errors */
+    cudaError_t (*launch)(const struct rank_operation *op, uint32_t most_blocks,
+                          struct launch launch);
+    union {
+        struct sum_params sum;
+        struct columns_params columns;
+        struct norm_params norm;
+        struct tokens_params tokens;
+    };
+};
+
+/* Their launchers.  most_blocks: of the grid, the same on all ranks. */
+
+/* Launches the sum of all parts, in the order of the ranks. */
+cudaError_t launch_sum(const struct rank_operation *op, uint32_t most_blocks, struct launch launch);
+/* Launches what sends a rank's columns to rank 0, or on rank 0 receives them. */
+cudaError_t launch_columns(const struct rank_operation *op, uint32_t most_blocks,
+                           struct launch launch);
+/* Launches RMSNorm of vectors of which each rank has a part. */
+cudaError_t launch_rank_norm(const struct rank_operation *op, uint32_t most_blocks,
+                             struct launch launch);
 /* Launches what sends rank 0's tokens to the other ranks, or on these receives them. */
-cudaError_t launch_tokens(const struct tokens_params *p, struct launch launch);
+cudaError_t launch_tokens(const struct rank_operation *op, uint32_t most_blocks,
+                          struct launch launch);
 
 /* Launches one side of the sum of 4 bytes by which two ranks are probed; *sum is pinned memory.  It
  * stays as it is if the other rank does not answer. */

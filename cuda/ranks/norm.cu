@@ -87,8 +87,9 @@ static __global__ void __launch_bounds__(NORM_THREADS)
     if (p.links.through_host) __threadfence_system(); /* what is MISSING is so, before the next */
 }
 
-extern "C" cudaError_t launch_rank_norm(const struct norm_params *p, uint32_t most_blocks,
+extern "C" cudaError_t launch_rank_norm(const struct rank_operation *op, uint32_t most_blocks,
                                         struct launch launch) {
+    const struct norm_params *p = &op->norm;
     const uint32_t n_blocks = min_u32(most_blocks, NORM_BLOCKS), each = n_blocks * NORM_ROWS;
     cudaError_t code = cudaSuccess;
     for (uint32_t at = 0; at < p->n_rows && code == cudaSuccess; at += each) {

@@ -287,8 +287,9 @@ extern "C" cudaError_t launch_sum_by(const struct sum_params *p, bool is_small, 
                          n_blocks, LARGE_THREADS, 0, *p);
 }
 
-extern "C" cudaError_t launch_sum(const struct sum_params *p, uint32_t most_blocks,
+extern "C" cudaError_t launch_sum(const struct rank_operation *op, uint32_t most_blocks,
                                   struct launch launch) {
+    const struct sum_params *p = &op->sum;
     bool is_small;
     if (p->n == 0) return cudaSuccess;
     const uint32_t n_blocks = sum_blocks(p, most_blocks, &is_small);
