@@ -1,10 +1,16 @@
 /* model_load.c - see model_load.h. */
 #include "server/model_load.h"
 
+#include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 
 #include "engine/engine.h"
+#include "server/kv_events/publishers.h"
 #include "server/replicas/replicas.h"
 #include "server/settings/engine_setup.h"
 #include "server/settings/load_progress.h"
@@ -23,6 +29,19 @@ static void divide_memory(struct engine_config *config, uint32_t n) {
     config->n_replicas = n;
     config->kv_cache_bytes /= n;
     config->host_pool_bytes /= n;
+    config->disk_bytes /= n;
+}
+
+/* Gives one of several replicas a folder of its own in that of --kv-disk-path. */
+static int divide_disk(struct engine_config *config, const char *folder, uint32_t replica,
+                       char path[PATH_MAX], struct error *err) {
+    if (!folder || config->n_replicas == 1) return 0;
+    if (mkdir(folder, S_IRWXU) && errno != EEXIST)
+        return error_set(err, ERR_INVALID, "%.300s: %s", folder, strerror(errno));
+    if (snprintf(path, PATH_MAX, "%s/replica-%" PRIu32, folder, replica) >= PATH_MAX)
+        return error_set(err, ERR_INVALID, "--kv-disk-path is too long");
+    config->disk_path = path;
+    return 0;
 }
 
 /* Lets the next replica be like the first one: what that has planned by itself is what others get.
@@ -39,9 +58,12 @@ static int create_engines(struct model_load *load, struct engine_config *config,
     int rc = 0;
     for (uint32_t i = 0; i < n && !rc; i++) {
         struct error why = {0};
+        char path[PATH_MAX];
         if (i == 1) repeat_plan(config, engine_info(engines[0]));
         config->backend = load->backends[i];
-        rc = engine_create(&engines[i], config, &why);
+        config->kv_feed = load->publishers ? kv_publishers_feed(load->publishers, i) : NULL;
+        rc = divide_disk(config, load->options->kv_disk_path, i, path, &why);
+        if (!rc) rc = engine_create(&engines[i], config, &why);
         if (!rc) continue;
         if (n == 1) load->err = why;
         else error_set(&load->err, rc, "replica %" PRIu32 ": %.500s", i, why.text);
@@ -72,7 +94,6 @@ static void load_engines(struct model_load *load) {
     prefill_setup_configure(&load->prefill, options, &config);
     offload_setup_configure(&load->offload, options, &config);
     describe_cache(&load->cache, &config);
-    config.kv_feed = load->kv_feed;
     config.bounded_caches = kv_rules_allow(&options->kv_rules, KV_BOUNDED);
     config.only_bounded = !kv_rules_allow_whole_texts(&options->kv_rules);
     config.wake = load->wake;

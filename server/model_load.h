@@ -19,7 +19,7 @@
 #include "server/settings/prefill_setup.h"
 
 struct backend;
-struct kv_feed;
+struct kv_publishers;
 struct options;
 struct replicas;
 
@@ -27,9 +27,9 @@ struct replicas;
 struct model_load {
     const struct options *options;
     const char *model_dir;
-    struct backend *const *backends; /* [options->data_parallel_size] */
-    struct kv_feed *kv_feed;         /* NULL: there is none */
-    void (*wake)(void *ctx);         /* engine_config.wake */
+    struct backend *const *backends;  /* [options->data_parallel_size] */
+    struct kv_publishers *publishers; /* NULL: there are none */
+    void (*wake)(void *ctx);          /* engine_config.wake */
     void (*done)(void *ctx);
     void *wake_ctx, *done_ctx;
 

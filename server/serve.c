@@ -21,6 +21,7 @@
 #include "server/early_signals.h"
 #include "server/http/http.h"
 #include "server/kv_events/publisher.h"
+#include "server/kv_events/publishers.h"
 #include "server/loop_memory.h"
 #include "server/model_load.h"
 #include "server/model_summary.h"
@@ -66,7 +67,7 @@ struct serve {
     struct model_names models;
     const char *model_name; /* the first of them */
     char *topic;
-    struct kv_publisher *publisher; /* NULL: --kv-events is not given */
+    struct kv_publishers *publishers; /* NULL: --kv-events is not given */
     struct model_load load;
     struct supervisor supervisor;
     struct api_keys keys; /* that were read last, unless they are the options' */
@@ -270,7 +271,8 @@ static int start_kv_events(struct serve *s, struct error *err) {
     if (!o->kv_events_topic) snprintf(s->topic, size, "kv@%s@%s", o->host, s->model_name);
     const struct kv_publisher_config config = {
         .endpoint = o->kv_events, .replay_endpoint = o->kv_events_replay, .topic = s->topic};
-    const int rc = kv_publisher_start(&s->publisher, &config, err);
+    const int rc =
+        kv_publishers_start(&s->publishers, &config, (uint32_t)o->data_parallel_size, err);
     if (!rc) log_event(LOG_INFO, "KV events: %s, topic %s", o->kv_events, s->topic);
     return rc;
 }
@@ -621,7 +623,7 @@ static void begin_load(struct serve *s, const char *model_dir, struct backend *c
     s->load.options = s->options;
     s->load.model_dir = model_dir;
     s->load.backends = backends;
-    s->load.kv_feed = s->publisher ? kv_publisher_feed(s->publisher) : NULL;
+    s->load.publishers = s->publishers;
     s->load.wake = engine_wake;
     s->load.wake_ctx = &s->wake;
     s->load.done = model_loaded;
@@ -666,7 +668,7 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
     tokenizer_cache_destroy(s.server.limits.tokenizer_cache);
     spare_ids_fini(&s.server.spare_ids);
     skipped_types_fini(&s.server.skipped);
-    kv_publisher_stop(s.publisher);
+    kv_publishers_stop(s.publishers);
     otlp_stop(s.server.otlp);
     supervisor_close(&s.supervisor);
     free(s.topic);

@@ -57,6 +57,10 @@ struct engine_request {
     uint32_t n_prompt;
     uint32_t
         n_spare; /* tokens that prompt has space for behind n_prompt: the answer's first ones */
+    /* Names of the prompt's beginnings, by which one of several replicas is chosen; owned, or
+     * NULL. */
+    uint64_t *block_names;
+    uint32_t n_block_names;
     uint32_t n_before_last; /* tokens of the prompt before its last message; 0: it has none */
     struct sampling_params params;
     struct kv_choice kv;

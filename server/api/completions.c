@@ -87,6 +87,7 @@ static int refuse_submission(struct completion *c, const struct error *why) {
  * are submitted. */
 static int admit_choices(struct completion *c) {
     struct error why = {0};
+    replicas_name(c->job.server->replicas, c->submission, c->n_choices);
     if (c->job.then) return 0;
     const int rc = replicas_admit(c->job.server->replicas, c->submission, c->n_choices, &why);
     return rc ? refuse_submission(c, &why) : 0;

@@ -109,6 +109,7 @@ void fanout_destroy(struct engine_request *requests, uint32_t n) {
     for (uint32_t i = 0; requests && i < n; i++) {
         free(requests[i].prompt);
         free(requests[i].plan);
+        free(requests[i].block_names);
         sampling_fini(&requests[i].params);
     }
     free(requests);

@@ -68,7 +68,7 @@ static void write_removed(struct msgpack *out, const struct kv_feed_event *event
     write_text(out, "medium", medium_of(events[0].place));
 }
 
-void event_batch_write(struct msgpack *out, double time_s, bool cleared,
+void event_batch_write(struct msgpack *out, double time_s, uint32_t rank, bool cleared,
                        const struct kv_feed_event *events, uint32_t n) {
     uint32_t n_runs = 0;
     for (uint32_t i = 0; i < n; i += run_length(events + i, n - i)) n_runs++;
@@ -84,5 +84,5 @@ void event_batch_write(struct msgpack *out, double time_s, bool cleared,
         if (events[i].is_added) write_stored(out, events + i, length);
         else write_removed(out, events + i, length);
     }
-    msgpack_uint(out, 0);
+    msgpack_uint(out, rank);
 }

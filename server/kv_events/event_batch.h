@@ -1,6 +1,6 @@
 /* event_batch.h - what the prefix cache's feed tells, as vLLM writes it: one message of events.
  *
- *   [time, [event, …], 0]         the last is the rank among data-parallel engines
+ *   [time, [event, …], rank]      rank: among data-parallel engines
  *   {"type": "BlockStored", "block_hashes": […], "parent_block_hash": …, "token_ids": […],
  *    "block_size": 64, "medium": "GPU" or "CPU", …}
  *   {"type": "BlockRemoved", "block_hashes": […], "medium": …}
@@ -21,7 +21,7 @@ struct msgpack;
 
 /* Writes a message.  cleared: it says first that all blocks are gone.  events: [n], oldest
  * first. */
-void event_batch_write(struct msgpack *out, double time_s, bool cleared,
+void event_batch_write(struct msgpack *out, double time_s, uint32_t rank, bool cleared,
                        const struct kv_feed_event *events, uint32_t n);
 
 #endif

@@ -50,7 +50,7 @@ static double unix_time(void) {
 static void publish(struct kv_publisher *p, uint32_t n) {
     struct msgpack message = {0};
     unsigned char number[NUMBER_BYTES];
-    event_batch_write(&message, unix_time(), p->is_cleared, p->batch, n);
+    event_batch_write(&message, unix_time(), p->config.rank, p->is_cleared, p->batch, n);
     if (message.failed) { /* readers must not keep what they would have lost */
         msgpack_fini(&message);
         p->is_cleared = true;

@@ -12,7 +12,7 @@
 #ifndef SERVER_KV_EVENTS_PUBLISHER_H
 #define SERVER_KV_EVENTS_PUBLISHER_H
 
-#include <stdbool.h>
+#include <stdint.h>
 
 struct error;
 struct kv_feed;
@@ -23,6 +23,7 @@ struct kv_publisher_config {
     const char *endpoint;        /* such as tcp://0.0.0.0:5557 */
     const char *replay_endpoint; /* NULL: there is no replay */
     const char *topic;
+    uint32_t rank; /* among data-parallel engines; the messages tell it */
 };
 
 /* Binds the sockets and starts the thread.  ERR_INVALID names the setting whose endpoint cannot be

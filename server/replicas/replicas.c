@@ -102,7 +102,8 @@ int replicas_admit(struct replicas *replicas, struct engine_request *requests, u
 }
 
 static struct routed_text text_of(const struct engine_request *r) {
-    return (struct routed_text){r->prompt, r->n_prompt, r->cache_salt};
+    return (struct routed_text){r->prompt, r->n_prompt, r->cache_salt, r->block_names,
+                                r->n_block_names};
 }
 
 static void unwrap(struct engine_request *requests, uint32_t n) {
@@ -127,13 +128,13 @@ static int wrap(struct engine_request *requests, uint32_t n, struct error *err) 
     return 0;
 }
 
-/* Notes what the replica gets to do. */
+/* Notes what the replica gets to do: the choices of a text. */
 static void note_given(struct replicas *replicas, uint32_t replica,
-                       const struct engine_request *requests, uint32_t n) {
+                       const struct engine_request *requests, uint32_t n,
+                       const struct routed_text *text) {
     for (uint32_t i = 0; i < n; i++) {
-        const struct routed_text text = text_of(&requests[i]);
         struct routed *routed = requests[i].user;
-        routed->n_to_compute = router_given(replicas->router, replica, &text);
+        routed->n_to_compute = router_given(replicas->router, replica, text);
     }
 }
 
@@ -177,6 +178,18 @@ static int find_usable(struct replicas *replicas, uint32_t n_requests, struct er
     return has_any ? 0 : rc;
 }
 
+void replicas_name(const struct replicas *replicas, struct engine_request *requests, uint32_t n) {
+    if (replicas->n == 1) return;
+    for (uint32_t i = 0; i < n; i += count_choices(requests + i, n - i)) {
+        struct engine_request *r = &requests[i];
+        const size_t n_blocks = r->n_prompt / ROUTER_BLOCK;
+        const struct routed_text text = text_of(r);
+        if (n_blocks == 0 || r->block_names) continue;
+        r->block_names = malloc(n_blocks * sizeof(*r->block_names));
+        if (r->block_names) r->n_block_names = router_name(replicas->router, &text, r->block_names);
+    }
+}
+
 /* Submits the choices of a prompt to the replica that has the least to do, or to another one if it
  * fails meanwhile.  What is given is noted before it is submitted: afterwards the prompts are the
  * engine's. */
@@ -187,14 +200,17 @@ static int submit_prompt(struct replicas *replicas, struct engine_request *reque
     int rc = find_usable(replicas, n, err);
     if (rc) return rc;
     rc = ERR_FULL;
+    uint64_t *names = requests->block_names; /* an engine has no use for them */
+    requests->block_names = NULL;
     for (int replica; may_go_elsewhere(rc) &&
                       (replica = router_choose(replicas->router, &text, usable)) != ROUTER_NONE;
          usable[replica] = false) {
-        note_given(replicas, (uint32_t)replica, requests, n);
+        note_given(replicas, (uint32_t)replica, requests, n, &text);
         rc = engine_submit(engine_of(replicas, (uint32_t)replica), requests, n, ids, err);
         if (rc) take_back(replicas, (uint32_t)replica, requests, n);
         for (uint32_t i = 0; i < n && !rc; i++) ids[i] = ids[i] * replicas->n + (uint32_t)replica;
     }
+    free(names);
     return rc;
 }
 
@@ -286,7 +302,14 @@ double replicas_step_seconds(struct replicas *replicas) {
 }
 
 uint64_t replicas_disk_failure(struct replicas *replicas, struct error *out) {
-    return engine_disk_failure(engine_of(replicas, 0), out); /* several have no disk */
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < replicas->n; i++) {
+        struct error why = {0};
+        const uint64_t own = engine_disk_failure(engine_of(replicas, i), &why);
+        if (own > 0) *out = why;
+        n += own;
+    }
+    return n;
 }
 
 void replicas_skip_saving(struct replicas *replicas) {

@@ -11,7 +11,8 @@
  * A replica that fails ends its own requests, with an error that names it.  Later ones go to the
  * others.
  *
- * Thread: loop, but for replicas_admit().  Memory: a few bytes for each sequence that runs. */
+ * Thread: loop, but for replicas_name() and replicas_admit().  Memory: a few bytes for each
+ * sequence that runs. */
 #ifndef SERVER_REPLICAS_REPLICAS_H
 #define SERVER_REPLICAS_REPLICAS_H
 
@@ -35,6 +36,9 @@ const struct engine_info *replicas_info(const struct replicas *replicas);
 /* Does what the functions of these names in engine.h do.  Ids are unique among all replicas.  After
  * a submission that fails, requests that a replica has had have no arrays any more. */
 int replicas_check_room(struct replicas *replicas, uint32_t n_requests, struct error *err);
+/* Computes the names by which prompts are routed, if there are several replicas.  Without memory
+ * that is done when they are submitted.  Thread: any. */
+void replicas_name(const struct replicas *replicas, struct engine_request *requests, uint32_t n);
 int replicas_admit(struct replicas *replicas, struct engine_request *requests, uint32_t n_requests,
                    struct error *err);
 int replicas_submit(struct replicas *replicas, struct engine_request *requests, uint32_t n_requests,

@@ -16,8 +16,8 @@ struct replica_load {
 struct router {
     uint32_t n, turn; /* turn: the replica after the one that was chosen last */
     uint64_t key[2];
-    uint64_t *names; /* of the newest text's blocks, [n_names] */
-    uint32_t n_names, capacity;
+    uint64_t *names; /* [capacity], of a text that came without */
+    uint32_t capacity;
     struct replica_load *replicas; /* [n] */
 };
 
@@ -51,58 +51,72 @@ void router_destroy(struct router *router) {
     free(router);
 }
 
-/* Computes the names of the text's whole blocks, of as many as a prefix cache holds.  A name is
- * made of the block's tokens and of the name of the block before it. */
-static void name_blocks(struct router *router, const struct routed_text *text) {
+/* Makes each name of the block's tokens and of the name of the block before it. */
+uint32_t router_name(const struct router *router, const struct routed_text *text, uint64_t *out) {
     uint64_t name = text->salt;
-    router->n_names = 0;
-    for (uint32_t at = 0; text->n_tokens - at >= ROUTER_BLOCK && router->n_names < router->capacity;
+    uint32_t n = 0;
+    for (uint32_t at = 0; text->n_tokens - at >= ROUTER_BLOCK && n < router->capacity;
          at += ROUTER_BLOCK) {
         struct siphash hash;
         siphash_init(&hash, router->key);
         siphash_absorb(&hash, name);
         siphash_absorb_tokens(&hash, text->tokens + at, ROUTER_BLOCK);
-        name = siphash_end(&hash);
-        router->names[router->n_names++] = name;
+        out[n++] = name = siphash_end(&hash);
     }
+    return n;
 }
 
-/* Returns how many tokens of the text that was named last the replica need not compute. */
-static uint32_t n_found(const struct router *router, uint32_t replica) {
+/* Returns the text with its names. */
+static struct routed_text named(struct router *router, const struct routed_text *text) {
+    struct routed_text with_names = *text;
+    if (text->names) return with_names;
+    with_names.names = router->names;
+    with_names.n_names = router_name(router, text, router->names);
+    return with_names;
+}
+
+/* Returns how many tokens of a text with names the replica need not compute. */
+static uint32_t n_found(const struct router *router, uint32_t replica,
+                        const struct routed_text *text) {
     const struct known_blocks *known = router->replicas[replica].known;
     uint32_t n = 0;
-    while (n < router->n_names && known_blocks_has(known, router->names[n])) n++;
+    while (n < text->n_names && known_blocks_has(known, text->names[n])) n++;
     return n * ROUTER_BLOCK;
 }
 
-static uint64_t to_do(const struct router *router, uint32_t replica, uint32_t n_tokens) {
+static uint64_t to_do(const struct router *router, uint32_t replica,
+                      const struct routed_text *text) {
     const struct replica_load *load = &router->replicas[replica];
-    return load->n_tokens + (uint64_t)ROUTER_SEQUENCE_TOKENS * load->n_sequences + n_tokens -
-           n_found(router, replica);
+    return load->n_tokens + (uint64_t)ROUTER_SEQUENCE_TOKENS * load->n_sequences + text->n_tokens -
+           n_found(router, replica, text);
 }
 
 int router_choose(struct router *router, const struct routed_text *text, const bool *usable) {
     int best = ROUTER_NONE;
     uint64_t least = UINT64_MAX;
-    name_blocks(router, text);
+    const struct routed_text with_names = named(router, text);
+    const uint32_t first =
+        with_names.n_names ? (uint32_t)(with_names.names[0] % router->n) : router->turn;
     for (uint32_t i = 0; i < router->n; i++) {
-        const uint32_t replica = (router->turn + i) % router->n;
+        const uint32_t replica = (first + i) % router->n;
         if (!usable[replica]) continue;
-        const uint64_t n = to_do(router, replica, text->n_tokens);
+        const uint64_t n = to_do(router, replica, &with_names);
         if (n >= least) continue;
         least = n;
         best = (int)replica;
     }
-    if (best != ROUTER_NONE) router->turn = ((uint32_t)best + 1) % router->n;
+    if (best != ROUTER_NONE && with_names.n_names == 0)
+        router->turn = ((uint32_t)best + 1) % router->n;
     return best;
 }
 
 uint32_t router_given(struct router *router, uint32_t replica, const struct routed_text *text) {
     struct replica_load *load = &router->replicas[replica];
-    name_blocks(router, text);
-    const uint32_t n = text->n_tokens - n_found(router, replica);
+    const struct routed_text with_names = named(router, text);
+    const uint32_t n = text->n_tokens - n_found(router, replica, &with_names);
     /* The last block is the first to be forgotten: without those before it none is found. */
-    for (uint32_t i = router->n_names; i-- > 0;) known_blocks_use(load->known, router->names[i]);
+    for (uint32_t i = with_names.n_names; i-- > 0;)
+        known_blocks_use(load->known, with_names.names[i]);
     load->n_tokens += n;
     load->n_sequences++;
     return n;

@@ -478,11 +478,6 @@ static int check_together(const struct options *o, struct error *err) {
         const char *const *needs = (const void *)((const char *)o + pairs[i].needs);
         if (*has && !*needs) return error_set(err, ERR_INVALID, "%s", pairs[i].why);
     }
-    if (o->data_parallel_size > 1 && (o->kv_disk_path || o->kv_events))
-        return error_set(err, ERR_INVALID,
-                         "--data-parallel-size above 1 excludes %s: replicas of one process have "
-                         "no cache on disk and publish no events",
-                         o->kv_disk_path ? "--kv-disk-path" : "--kv-events");
     if (o->random_format != 0 && o->load_format != LOAD_DUMMY)
         return error_set(err, ERR_INVALID, "--random-format needs --load-format dummy");
     if (o->activations == ACTIVATIONS_FP8 && o->batch_invariant)

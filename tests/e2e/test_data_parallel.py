@@ -1,5 +1,5 @@
 """--data-parallel-size: several engines behind one port answer as one does, texts go where their beginning is
-cached, metrics tell of each, and what does not go with it is refused by name.
+cached, each has a folder of its own on disk, and metrics tell of each.
 
 The choice itself is tested by tests/server/test_router.c, failures by test_replicas.c and test_serve.c."""
 import concurrent.futures
@@ -87,14 +87,29 @@ def test_a_request_is_cancelled_on_its_replica(replicas):
     replicas.wait_idle(20)
 
 
-@pytest.mark.parametrize("flags, named", [
-    (("--kv-disk-path", "/tmp/quire-no-such"), "--kv-disk-path"),
-    (("--kv-events", "tcp://127.0.0.1:1"), "--kv-events"),
-])
-def test_what_does_not_go_with_it_is_refused(flags, named):
-    done = subprocess.run([BINARY, "serve", "--data-parallel-size", "2", *flags], capture_output=True, text=True,
-                          timeout=60, check=False)
-    assert done.returncode == 2 and named in done.stderr and "--data-parallel-size" in done.stderr
+def test_each_replica_has_a_folder_of_its_own(tmp_path, small_model):
+    """After a restart texts go where they were, and are found there; the bound is that of all folders."""
+    prompts = [prompt_of(200 + 64 * i, 900 + i) for i in range(8)]
+
+    def run():
+        with Server(tmp_path, "--data-parallel-size", N, *MEMORY, "--kv-disk-path", tmp_path / "cache",
+                    "--kv-disk-size", "256M", model=small_model) as server:
+            answers = [server.complete(prompt, max_tokens=10, ignore_eos=True, return_token_ids=True)
+                       for prompt in prompts]
+            used, metrics = of_each(server, "requests_submitted_total"), server.metrics()
+            assert server.stop() == 0
+        return used, metrics, answers
+
+    used, metrics, first = run()
+    assert min(used) > 0 and metrics["quire_kv_disk_max_bytes"] == 256 << 20
+    for i in range(N):
+        assert list((tmp_path / "cache" / f"replica-{i}").rglob("*")), i
+    used, metrics, again = run()
+    assert min(used) > 0
+    for prompt, one, other in zip(prompts, first, again):
+        assert other["choices"][0]["token_ids"] == one["choices"][0]["token_ids"]
+        assert other["usage"]["prompt_tokens_details"]["cached_tokens"] == (len(prompt) - 1) // 64 * 64
+    assert metrics["quire_kv_disk_hits_total"] >= sum((len(prompt) - 1) // 64 for prompt in prompts)
 
 
 @pytest.mark.parametrize("command", ["bench", "info"])

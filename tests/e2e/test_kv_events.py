@@ -1,5 +1,6 @@
 """--kv-events: read by pyzmq and msgpack as a router reads it.  The set of cached blocks, rebuilt from
 the events alone, must say how many tokens of a prompt the server finds."""
+import socket
 import struct
 import subprocess
 import time
@@ -8,7 +9,7 @@ import msgpack
 import pytest
 import zmq
 
-from server import BINARY, PATIENCE, Server, free_port
+from server import BINARY, DEVICE, PATIENCE, Server, free_port
 
 BLOCK = 64
 
@@ -22,7 +23,8 @@ def has_zeromq():
 class Router:
     """The blocks that a server has, as its events tell."""
 
-    def __init__(self, port, topic=b""):
+    def __init__(self, port, topic=b"", rank=0):
+        self.rank = rank
         self.context = zmq.Context()
         self.socket = self.context.socket(zmq.SUB)
         self.socket.setsockopt(zmq.SUBSCRIBE, topic)
@@ -45,7 +47,7 @@ class Router:
 
     def take(self, number, payload):
         written, events, rank = msgpack.unpackb(payload)
-        assert abs(written - time.time()) < 600 and rank == 0
+        assert abs(written - time.time()) < 600 and rank == self.rank
         self.numbers.append(number)
         for event in events:
             self.kinds.append(event["type"])
@@ -242,6 +244,45 @@ def test_blocks_move_to_the_host_pool_and_back(built, tmp_path, small_model):
         assert {"CPU"} in media and {"GPU"} in media and router.topics == {b"kv@x@y"}
         for tokens in prompts:
             assert router.cached(tokens) == ask(server, tokens) == 640
+
+
+def free_ports(n):
+    """A port with n - 1 free ones behind it."""
+    while True:
+        first, sockets = free_port(), []
+        try:
+            for i in range(n):
+                sockets.append(socket.socket())
+                sockets[-1].bind(("127.0.0.1", first + i))
+            return first
+        except OSError:
+            pass
+        finally:
+            for one in sockets:
+                one.close()
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="each replica has a GPU of its own")
+def test_each_replica_tells_what_it_has(built, tmp_path, small_model):
+    """On the port behind the one of the replica before, with its rank; no block is of two replicas."""
+    first, replays = free_ports(2), free_ports(2)
+    prompts = [prompt_of(3000 + i, 300) for i in range(8)]
+    with Server(tmp_path, "--kv-events", f"tcp://127.0.0.1:{first}", "--kv-events-replay",
+                f"tcp://127.0.0.1:{replays}", "--max-model-len", 2048, "--kv-cache-memory", "192M",
+                "--data-parallel-size", 2, model=small_model) as server, \
+            Router(first) as one, Router(first + 1, rank=1) as other:
+        for i, router in enumerate((one, other)):
+            router.await_server()
+            replay(router, replays + i)
+        for tokens in prompts:
+            ask(server, tokens)
+        for router in (one, other):
+            router.drain()
+            assert router.topics <= {b"kv@127.0.0.1@quire-31m"} and router.blocks
+        told = [(one.cached(tokens), other.cached(tokens)) for tokens in prompts]
+        assert sorted(told) == sorted([(256, 0)] * told.count((256, 0)) + [(0, 256)] * told.count((0, 256)))
+        assert 0 < told.count((256, 0)) < len(prompts)
+        assert server.metrics()["quire_kv_events_total"] == 4 * len(prompts)
 
 
 @pytest.mark.parametrize("arguments, said", [
