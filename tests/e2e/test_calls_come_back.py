@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 TEMPLATES = sorted(path.stem for path in (ROOT / "tests/template/calls").glob("*.jinja") if path.stem != "harmony")
 # Of formats whose calls begin with a special token, which no text forces: that stands for one of the tokenizer's.
 TOKENS = {"mistral-array": "[TOOL_CALLS]", "mistral-named": "[TOOL_CALLS]", "phi-4": "<|tool_call|>",
-          "cohere": "<|START_ACTION|>", "gemma-4": "<|tool_call>", "kimi-k2": "<|tool_calls_section_begin|>",
+          "lfm2": "<|tool_call_start|>", "cohere": "<|START_ACTION|>", "gemma-4": "<|tool_call>", "kimi-k2": "<|tool_calls_section_begin|>",
           "deepseek": "<｜tool▁calls▁begin｜>", "deepseek-fenced": "<｜tool▁calls▁begin｜>"}
 USER = {"role": "user", "content": "x"}
 DEEP = "{" + '"a": {' * 99 + "}" * 99 + "}"
@@ -53,6 +53,9 @@ def text_of(name, members):
         inner = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in members)
         mark = "seed:tool_call" if name == "seed-oss" else "tool_call"
         return f"<{mark}>\n<function=f>\n{inner}</function>\n</{mark}>"
+    if name == "lfm2":
+        inner = ", ".join(f"{key}={value}" for key, value in members)
+        return f"<|tool_call_start|>[f({inner})]<|tool_call_end|>"
     if name == "minimax":
         inner = "".join(f'<parameter name="{key}">{value}</parameter>\n' for key, value in members)
         return f'<minimax:tool_call>\n<invoke name="f">\n{inner}</invoke>\n</minimax:tool_call>'

@@ -22,7 +22,8 @@ SPECIAL = {"harmony": CHANNELS, "mistral-array": ["[TOOL_CALLS]"], "mistral-name
            "kimi-k2": ["<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>",
                        "<|tool_call_argument_begin|>", "<|tool_call_end|>"],
            "deepseek": DEEPSEEK, "deepseek-fenced": DEEPSEEK,
-           "gemma-4": ["<|tool_call>", "<tool_call|>", "<|\"|>"]}
+           "gemma-4": ["<|tool_call>", "<tool_call|>", "<|\"|>"],
+           "lfm2": ["<|tool_call_start|>", "<|tool_call_end|>"]}
 ENDS = ["<|im_end|>\n", "<|eot_id|>", "</s>", "<|end|>", "<|user|>", "<|observation|>", "<|call|>", "<|return|>",
         "<|END_OF_TURN_TOKEN|>", "[e~[\n", "<seed:eos>\n", "<turn|>\n", "<｜end▁of▁sentence｜>"]
 BARE = ("qwen3-coder", "glm-4.5", "minimax", "seed-oss")  # strings stand there without quotes

@@ -35,7 +35,8 @@ static const char *const signs[] = {"<tool_call>",
                                     "<seed:tool_call>",
                                     "<|tool_call>",
                                     "<|tool_calls_section_begin|>",
-                                    "<｜tool▁calls▁begin｜>"};
+                                    "<｜tool▁calls▁begin｜>",
+                                    "List of tools: "};
 
 enum { N_SIGNS = sizeof(signs) / sizeof(*signs), STRINGS = 16 /* of the first byte */ };
 

@@ -516,6 +516,39 @@ TEST(marks_may_stand_before_each_call) {
     check_cut("<|tool_call|>", "<|tool_call|>[{\"name\": \"f\"}]<|/tool_call|>", NULL, 1, "");
 }
 
+/* Reads what stands between LFM2's marks; arguments NULL: it is no call, and stays as it is. */
+static void check_python(const char *inner, uint32_t n_calls, const char *arguments) {
+    struct buffer text = {0}, answer = {0};
+    struct tool_split split = {.format = tool_format_of("List of tools: ["), .max_calls = 4};
+    buffer_printf(&text, "<|tool_call_start|>%s<|tool_call_end|>", inner);
+    tool_split_add(&split, text.data, text.length, &answer);
+    tool_split_end(&split, &answer, NULL);
+    if (split.n_calls != n_calls) fail_msg("%u calls: %s", split.n_calls, inner);
+    if (arguments) assert_string_equal(split.calls[0].arguments.data, arguments);
+    else assert_string_equal(answer.data, text.data);
+    tool_split_fini(&split);
+    buffer_fini(&text);
+    buffer_fini(&answer);
+}
+
+TEST(calls_are_read_as_python_means_them) {
+    check_python("[f(a=\"x\", b=-1.50, c=True, d=None)]", 1,
+                 "{\"a\":\"x\",\"b\":-1.50,\"c\":true,\"d\":null}");
+    check_python("[f()]", 1, "{}");
+    check_python("f(a = 'it\"s', )", 1, "{\"a\":\"it\\\"s\"}");
+    check_python("[f(a={'k': [1, (2, false)], \"m\": {}}), g.h(), i(z=[])]", 3,
+                 "{\"a\":{\"k\":[1,[2,false]],\"m\":{}}}");
+    check_python("[f(a='\\'\\x41\\n\\q\\u00e9\\\\', b='),(')]", 1,
+                 "{\"a\":\"'\\u0041\\n\\\\q\\u00e9\\\\\",\"b\":\"),(\"}");
+    check_python("[f(a='two\nlines\t')]", 1, "{\"a\":\"two\\u000alines\\u0009\"}");
+    check_python("[{\"name\": \"f\", \"arguments\": {\"a\": 1}}]", 1, "{\"a\": 1}");
+    static const char *const wrong[] = {"",           "words",       "[f]",          "[f(]",
+                                        "[f(1)]",     "[f(a=)]",     "[f(a=b)]",     "[f(a='x)]",
+                                        "[f(a=1 b)]", "[f(a=[1)]",   "[f(a={1:2})]", "[f(a=1);g()]",
+                                        "[f(a=01)]",  "[f(a='x\\')]"};
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) check_python(wrong[i], 0, NULL);
+}
+
 /* ---- arguments without quotes ---- */
 
 static const char typed_tools[] =

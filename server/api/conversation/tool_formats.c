@@ -10,6 +10,7 @@
 #include "server/api/conversation/arguments.h"
 #include "server/api/conversation/tool_calls.h"
 #include "server/api/conversation/tool_objects.h"
+#include "server/api/conversation/tool_python.h"
 #include "server/api/conversation/tool_strings.h"
 
 /* How many values of a call may begin like JSON and be none.  Each costs a look at all that
@@ -364,6 +365,25 @@ static bool read_gemma(struct tool_split *split, const char *text, size_t n) {
     return is_whole;
 }
 
+/* Reads calls of LFM2: NAME(KEY=VALUE, …), with or without the brackets of a list.  Where a prompt
+ * asks for JSON, and in constrained answers, they are an array of objects. */
+static bool read_python(struct tool_split *split, const char *text, size_t n) {
+    struct piece all = trimmed((struct piece){text, n}), name;
+    const bool is_list = all.n >= 2 && all.at[0] == '[' && all.at[all.n - 1] == ']';
+    if (is_list) all = trimmed((struct piece){all.at + 1, all.n - 2});
+    if (begins(all, "{")) return is_list && read_array(split, text, n);
+    while (all.n > 0) {
+        if (!tool_python_name(&all, &name)) return false;
+        struct tool_call *call = tool_split_add_call(split, name);
+        if (!call || !tool_python_arguments(&call->arguments, &all)) return false;
+        if (!arguments_mend(&call->arguments)) return false;
+        all = skip_space(all);
+        if (all.n > 0 && all.at[0] != ',') return false;
+        if (all.n > 0) all = skip_space(behind(all, all.at + 1));
+    }
+    return true;
+}
+
 /* What stands around a call, and between its name and its arguments. */
 struct call_marks {
     const char *begin, *between, *end;
@@ -560,6 +580,8 @@ static const struct tool_format formats[] = {
      true},
     {"phi-4", "<|tool_call|>", "<|tool_call|>", "<|/tool_call|>", NULL, true, read_array, &array,
      NULL, "[", false},
+    {"lfm2", "List of tools: ", "<|tool_call_start|>", "<|tool_call_end|>", NULL, true, read_python,
+     &array, NULL, "[", false},
     {"llama-3", "\"parameters\": dictionary", "", NULL, look_for_object, false, read_llama, &llama,
      NULL, "{", false},
     {"glm-4", "请使用 Json 格式表示调用的参数", "", NULL, look_for_lines, false, read_lines, &lines,
@@ -591,6 +613,7 @@ const char *const tool_marks[] = {"<tool_call>",
                                   "<|tool_call_begin|>",
                                   "<|tool_call_argument_begin|>",
                                   "<|tool_call_end|>",
+                                  "<|tool_call_start|>",
                                   "<｜tool▁calls▁begin｜>",
                                   "<｜tool▁calls▁end｜>",
                                   "<｜tool▁call▁begin｜>",

@@ -71,17 +71,17 @@ static bool is_number(struct piece p) {
     return p.n == 0;
 }
 
-/* Appends a number or a name of JSON; whatever else stands without quotes is a string. */
-static void append_bare(struct buffer *out, struct piece text) {
+bool tool_object_append_bare(struct buffer *out, struct piece text) {
     static const char *const names[][2] = {{"true", "true"}, {"false", "false"}, {"null", "null"},
                                            {"True", "true"}, {"False", "false"}, {"None", "null"}};
     for (size_t i = 0; i < COUNT(names); i++)
         if (text.n == strlen(names[i][0]) && begins(text, names[i][0])) {
             buffer_puts(out, names[i][1]);
-            return;
+            return true;
         }
-    if (is_number(text)) buffer_append(out, text.at, text.n);
-    else buffer_json_string(out, text.at, text.n);
+    if (!is_number(text)) return false;
+    buffer_append(out, text.at, text.n);
+    return true;
 }
 
 /* Reads values, or members with their names, up to the end mark. */
@@ -118,7 +118,8 @@ static bool read_value(struct buffer *out, struct piece *p, uint32_t depth) {
     if (begins(text, TOOL_STRING_MARK) || begins(text, "\"")) return false; /* it does not end */
     const struct piece bare = take_bare(p, ",{}[]");
     if (bare.n == 0) return false;
-    append_bare(out, bare);
+    /* Whatever else stands without quotes is a string. */
+    if (!tool_object_append_bare(out, bare)) buffer_json_string(out, bare.at, bare.n);
     return true;
 }
 

@@ -19,5 +19,8 @@
 /* Appends the object that the text begins with, as JSON, and cuts it off the text.  Returns false
  * if it begins with none. */
 bool tool_object_read(struct buffer *out, struct piece *text);
+/* Appends a number, or what JSON or Python call true, false and nothing.  Returns false if the text
+ * is none of these. */
+bool tool_object_append_bare(struct buffer *out, struct piece text);
 
 #endif
