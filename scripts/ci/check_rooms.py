@@ -96,7 +96,8 @@ PARTS = {
 PART = re.compile(r"\b(?:kv|other)(?:->|\.)(" + "|".join(PARTS) + r")\b")
 
 # Files of engine/kv below the sequences, and the headers above them.
-KV_CACHES = "kv_space page_io page_list page_pool offer prefix_cache state_cache".split()
+KV_CACHES = ("kv_space page_io page_list page_pool offer prefix_block prefix_cache prefix_disk prefix_feed "
+             "prefix_host state_cache").split()
 KV_ABOVE = "kind kv_sequence lists reclaim swap sequence_prefix sequence_state".split()
 
 LIBRARIES = [
