@@ -11,6 +11,7 @@
 #include "server/api/completion_request.h"
 #include "server/api/conversation/skipped.h"
 #include "server/json/api_error.h"
+#include "server/json/json_value.h"
 #include "server/settings/log.h"
 #include "server/settings/model_names.h"
 
@@ -44,8 +45,7 @@ static int read_integer(struct request_reading *r, const struct request_field *f
         return api_error_set(r->err, 400, NULL, field->name,
                              "%s must be between %.0f and %.0f, not %.64s", field->name, field->low,
                              field->high, json_number_digits(value));
-    if (!json_is_integer(value)) return request_refuse(r, field, "must be an integer");
-    *out = json_integer_value(value);
+    if (!json_read_integer(value, out)) return request_refuse(r, field, "must be an integer");
     if ((double)*out >= field->low && (double)*out <= field->high) return 0;
     return api_error_set(r->err, 400, NULL, field->name,
                          "%s must be between %.0f and %.0f, not %" JSON_INTEGER_FORMAT, field->name,
@@ -135,9 +135,10 @@ static int read_seed(struct request_reading *r, const struct request_field *fiel
                      const json_t *value) {
     if (json_number_digits(value))
         return request_refuse(r, field, "must be an integer of 64 bits, from -2^63 to 2^63 - 1");
-    if (!json_is_integer(value)) return request_refuse(r, field, "must be an integer");
+    json_int_t seed = 0;
+    if (!json_read_integer(value, &seed)) return request_refuse(r, field, "must be an integer");
     r->request->params.has_seed = true;
-    r->request->params.seed = (uint64_t)json_integer_value(value);
+    r->request->params.seed = (uint64_t)seed;
     return 0;
 }
 
@@ -225,9 +226,9 @@ static int read_stop_tokens(struct request_reading *r, const struct request_fiel
     params->stop_tokens = calloc(n, sizeof(*params->stop_tokens));
     if (!params->stop_tokens) return api_error_no_memory(r->err);
     for (size_t i = 0; i < n; i++) {
-        const json_t *id = json_array_get(value, i);
-        if (!json_is_integer(id)) return request_refuse(r, field, "must be an array of token ids");
-        const json_int_t x = json_integer_value(id);
+        json_int_t x = 0;
+        if (!json_read_integer(json_array_get(value, i), &x))
+            return request_refuse(r, field, "must be an array of token ids");
         if (x < 0 || x >= (json_int_t)r->limits->n_vocab)
             return request_refuse(r, field, "holds a token id out of range");
         params->stop_tokens[params->n_stop_tokens++] = (uint32_t)x;

@@ -18,4 +18,14 @@ static inline bool json_is_word(const json_t *value, const char *word) {
     return json_is_string(value) && strcmp(json_string_value(value), word) == 0;
 }
 
+/* Reads an integer.  5.0 is one, as JSON Schema has it, up to 2^53: clients whose numbers are all
+ * doubles write it so. */
+static inline bool json_read_integer(const json_t *value, json_int_t *out) {
+    const double x = json_number_value(value);
+    if (json_is_real(value) && !(x >= -0x1p53 && x <= 0x1p53 && (double)(json_int_t)x == x))
+        return false;
+    *out = json_is_real(value) ? (json_int_t)x : json_integer_value(value);
+    return json_is_number(value);
+}
+
 #endif

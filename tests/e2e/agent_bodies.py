@@ -2,7 +2,8 @@
 and Claude Code of version 2.1.154 and later to /v1/messages.
 
 They are written after public reports of servers that refused them.  Names and texts are made up; types,
-members and their order in the conversation are those of the reports."""
+members and their order in the conversation are those of the reports.  "/root" is how Codex names its first agent: no
+path of a machine is in any of them."""
 
 # ---- Codex ----
 

@@ -200,6 +200,21 @@ def test_a_chat_that_is_too_long(server):
     assert error["code"] == "context_length_exceeded"
 
 
+def test_calls_of_the_older_kind_are_refused_by_name(server):
+    """They would be left out of the prompt else, because no template knows them."""
+    call = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}
+    error = ask(server, 400, messages=[*HELLO, call, *HELLO])["error"]
+    assert error["message"] == "messages[1].function_call is not supported: calls are in tool_calls"
+    ask(server, messages=[*HELLO, {"role": "assistant", "content": "Hi", "function_call": None}, *HELLO])
+
+
+def test_integers_may_be_written_as_doubles(server):
+    answer = ask(server, max_tokens=2.0, logprobs=True, top_logprobs=3.0, seed=7.0)
+    tokens = answer["choices"][0]["logprobs"]["content"]
+    assert [len(token["top_logprobs"]) for token in tokens] == [3, 3]
+    assert "must be an integer" in ask(server, 400, logprobs=True, top_logprobs=2.5)["error"]["message"]
+
+
 def with_template(serve, tmp_path, source, **rest):
     path = tmp_path / "template.jinja"
     path.write_text(source)

@@ -106,6 +106,21 @@ TEST(unknown_members_are_refused_where_that_is_asked) {
     completion_request_fini(&q);
 }
 
+TEST(integers_may_be_written_as_doubles) {
+    struct completion_request q;
+    parse_good("\"max_tokens\":7.0,\"n\":2.0,\"top_k\":4e1,\"seed\":-3.0,\"priority\":-5.0,"
+               "\"min_tokens\":-0.0,\"stop_token_ids\":[1.0,256]",
+               &q);
+    assert_int_equal(q.max_tokens, 7);
+    assert_int_equal(q.n, 2);
+    assert_int_equal(q.params.sampler.top_k, 40);
+    assert_true(q.params.has_seed && (int64_t)q.params.seed == -3);
+    assert_int_equal(q.priority, -5);
+    assert_int_equal(q.params.min_tokens, 0);
+    assert_int_equal(q.params.stop_tokens[0], 1);
+    completion_request_fini(&q);
+}
+
 TEST(values_land_where_they_belong) {
     struct completion_request q;
     parse_good("\"max_tokens\":7,\"temperature\":0.5,\"top_p\":0.25,\"n\":2,\"best_of\":3,"
@@ -209,6 +224,10 @@ static const struct bad bad_members[] = {
     {"\"return_tokens_as_token_ids\":true", "return_tokens_as_token_ids", 400},
     {"\"max_tokens\":-1", "max_tokens", 400},
     {"\"max_tokens\":1.5", "max_tokens", 400},
+    {"\"max_tokens\":9e9", "max_tokens", 400},
+    {"\"seed\":0.5", "seed", 400},
+    {"\"seed\":1e17", "seed", 400},
+    {"\"stop_token_ids\":[7.5]", "stop_token_ids", 400},
     {"\"max_tokens\":true", "max_tokens", 400},
     {"\"max_tokens\":\"7\"", "max_tokens", 400},
     {"\"max_tokens\":9000000000", "max_tokens", 400},
@@ -221,7 +240,7 @@ static const struct bad bad_members[] = {
     {"\"n\":0", "n", 400},
     {"\"n\":129", "n", 400},
     {"\"n\":1000000000000", "n", 400},
-    {"\"n\":2.0", "n", 400},
+    {"\"n\":2.5", "n", 400},
     {"\"n\":true", "n", 400},
     {"\"n\":3,\"best_of\":2", "best_of", 400},
     {"\"best_of\":129", "best_of", 400},

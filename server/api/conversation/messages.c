@@ -154,6 +154,8 @@ static int read_call(const struct reading *r, const json_t *call, size_t index, 
 }
 
 static int read_calls(const struct reading *r) {
+    if (json_is_given(json_object_get(r->from, "function_call")))
+        return refuse(r, "function_call", "is not supported: calls are in tool_calls");
     const json_t *calls = json_object_get(r->from, "tool_calls");
     if (!json_is_given(calls)) return 0;
     if (!json_is_array(calls)) return refuse(r, "tool_calls", "must be an array");

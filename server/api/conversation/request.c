@@ -107,11 +107,12 @@ static int read_thinking(struct request_reading *r, const struct request_field *
     const json_t *budget = json_object_get(value, "budget_tokens");
     const char *type = json_string_value(json_object_get(value, "type"));
     const bool off = type && strcmp(type, "disabled") == 0;
+    json_int_t n = 0; /* of the budget, which is not held */
     if (!json_is_object(value)) return request_refuse(r, field, "must be an object");
     if (!type || (!off && strcmp(type, "enabled") != 0 && strcmp(type, "adaptive") != 0))
         return api_error_set(r->err, 400, NULL, "thinking",
                              "thinking.type must be enabled, adaptive or disabled");
-    if (json_is_given(budget) && !json_is_integer(budget))
+    if (json_is_given(budget) && !json_read_integer(budget, &n))
         return api_error_set(r->err, 400, NULL, "thinking",
                              "thinking.budget_tokens must be an integer");
     r->chat->thinking = off ? THINKING_OFF : THINKING_ON;
@@ -161,8 +162,9 @@ static int read_logprobs(struct request_reading *r, const struct request_field *
 
 static int read_top_logprobs(struct request_reading *r, const struct request_field *field,
                              const json_t *value) {
+    json_int_t n = 0;
     const int rc = request_read_i32(r, field, value); /* checks it */
-    if (!rc) own(r)->top_logprobs = (int32_t)json_integer_value(value);
+    if (!rc && json_read_integer(value, &n)) own(r)->top_logprobs = (int32_t)n;
     return rc;
 }
 

@@ -62,8 +62,9 @@ static int read_include(struct request_reading *r, const struct request_field *f
 
 static int read_top_logprobs(struct request_reading *r, const struct request_field *field,
                              const json_t *value) {
+    json_int_t n = 0;
     const int rc = request_read_i32(r, field, value); /* checks it */
-    if (!rc) own(r)->top_logprobs = json_integer_value(value);
+    if (!rc && json_read_integer(value, &n)) own(r)->top_logprobs = n;
     return rc;
 }
 
@@ -91,7 +92,8 @@ static int read_ignored_flag(struct request_reading *r, const struct request_fie
 
 static int read_ignored_count(struct request_reading *r, const struct request_field *field,
                               const json_t *value) {
-    return json_is_integer(value) ? 0 : request_refuse(r, field, "must be an integer");
+    json_int_t ignored = 0;
+    return json_read_integer(value, &ignored) ? 0 : request_refuse(r, field, "must be an integer");
 }
 
 #define AT(member) offsetof(struct completion_request, member)
