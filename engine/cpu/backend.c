@@ -246,7 +246,7 @@ static int create_one(struct backend **out, const struct cpu_config *config, con
         return rc;
     }
     cpu->kernels = isa->kernels;
-    cpu->bf16_products = config->matmul_dtype == DTYPE_BF16 ? isa_bf16_products(isa) : NULL;
+    cpu->bf16_products = config->matmul_dtype == DTYPE_BF16 ? isa->bf16_products : NULL;
     cpu->int8_products = config->int8_products ? isa->int8_products : NULL;
     cpu->base = (struct backend){.ops = &cpu_ops, .name = "cpu", .act_dtype = DTYPE_F32};
     describe(cpu, config, isa);
@@ -284,7 +284,7 @@ int cpu_backend_create(struct backend **out, const struct cpu_config *config, st
     if (!isa)
         return error_set(err, ERR_UNSUPPORTED, "cpu: this processor has no %s",
                          isa_name(config->isa));
-    if (bf16_products && !isa_bf16_products(isa))
+    if (bf16_products && !isa->bf16_products)
         return error_set(err, ERR_UNSUPPORTED, "cpu: no bfloat16 dot products here");
     if (config->n_ranks > 1) return create_ranks(out, config, isa, n_threads, err);
     return create_one(out, config, isa, n_threads, err);

@@ -6,6 +6,7 @@
 
 #if defined(__x86_64__)
 #include "engine/cpu/amx.h"
+#include "engine/cpu/avx512_bf16.h"
 
 static bool avx2_present(void) {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
@@ -47,9 +48,8 @@ static bool bf16_i8mm_present(void) {
 /* The best first. */
 static const struct isa isas[] = {
 #if defined(__x86_64__)
-    {CPU_ISA_AMX, amx_present, true, &cpu_kernels_avx512bf16, &amx_products,
-     int8_products_avx512vnni},
-    {CPU_ISA_AVX512, avx512bf16_present, false, &cpu_kernels_avx512bf16, NULL,
+    {CPU_ISA_AMX, amx_present, true, &cpu_kernels_avx512, &amx_products, int8_products_avx512vnni},
+    {CPU_ISA_AVX512, avx512bf16_present, false, &cpu_kernels_avx512, &avx512_bf16_products,
      int8_products_avx512vnni},
     {CPU_ISA_AVX512, avx512vnni_present, false, &cpu_kernels_avx512, NULL,
      int8_products_avx512vnni},
@@ -79,8 +79,4 @@ const struct isa *isa_find(enum cpu_isa isa, bool bf16_products) {
         if (is_meant && (!isas[i].is_present || isas[i].is_present())) return &isas[i];
     }
     return NULL;
-}
-
-const struct product_kernels *isa_bf16_products(const struct isa *isa) {
-    return isa->bf16_products ? isa->bf16_products : isa->kernels->bf16_products;
 }

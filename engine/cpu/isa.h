@@ -16,7 +16,7 @@ struct isa {
     bool (*is_present)(void); /* NULL: always */
     bool bf16_only;           /* is nothing but products of bf16: AUTO takes it only for these */
     const struct cpu_kernels *kernels;
-    const struct product_kernels *bf16_products; /* NULL: those of the kernels, if they have any */
+    const struct product_kernels *bf16_products; /* both inputs in bf16; NULL: there are none */
     const struct product_kernels *int8_products; /* [INT8_KINDS] */
 };
 
@@ -24,7 +24,5 @@ struct isa {
  * processor lacks it. */
 const struct isa *isa_find(enum cpu_isa isa, bool bf16_products);
 const char *isa_name(enum cpu_isa isa);
-/* Returns how to multiply where inputs are rounded to bf16; NULL: not at all. */
-const struct product_kernels *isa_bf16_products(const struct isa *isa);
 
 #endif

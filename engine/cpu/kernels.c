@@ -1,59 +1,20 @@
 /* kernels.c - see kernels.h.  Compiled once per instruction set with KERNELS_NAME set. */
 #include "engine/cpu/kernels.h"
 
-#if defined(__AVX512BF16__)
-#include <immintrin.h>
-#endif
-
 #include "engine/base/sizes.h"
+#include "engine/cpu/product_tile.h"
 #include "engine/cpu/vec.h"
 #include "engine/device/pages.h"
 
-/* Register tiles.  Products: TILE_ROWS x TILE_COLS accumulators and an operand of each kind.
- * Attention: ATTN_ROWS queries x ATTN_VECS registers.  AVX-512 and NEON have 32 registers, the
- * others 16. */
+/* Attention: ATTN_ROWS queries x ATTN_VECS registers. */
 enum { ATTN_VECS = 4, DELTA_VECS = 4 };
 #if defined(__AVX512F__) || defined(__aarch64__)
-enum { TILE_ROWS = 4, TILE_COLS = 6, ATTN_ROWS = 6 };
+enum { ATTN_ROWS = 6 };
 #elif defined(__AVX2__)
-enum { TILE_ROWS = 3, TILE_COLS = 4, ATTN_ROWS = 3 };
+enum { ATTN_ROWS = 3 };
 #else
-enum { TILE_ROWS = 2, TILE_COLS = 4, ATTN_ROWS = 2 };
+enum { ATTN_ROWS = 2 };
 #endif
-
-#define INLINE static inline __attribute__((always_inline))
-
-struct out_tile {
-    const float *bias;
-    float *y;
-    size_t stride;
-    bool accumulate;
-};
-
-INLINE void store_output(const struct out_tile *t, uint32_t r, uint32_t c, float sum) {
-    float *y = t->y + r * t->stride + c;
-    if (t->bias) sum += t->bias[c];
-    *y = t->accumulate ? *y + sum : sum;
-}
-
-/* Sums every accumulator, LANES of them at a time, and stores them. */
-INLINE void store_tile(vecf (*acc)[TILE_COLS], uint32_t rows, uint32_t cols,
-                       const struct out_tile *out, uint32_t col) {
-    float sums[TILE_ROWS * TILE_COLS + LANES];
-#pragma GCC unroll 8
-    for (uint32_t first = 0; first < rows * cols; first += LANES) {
-        vecf group[LANES];
-#pragma GCC unroll 16
-        for (uint32_t i = 0; i < LANES; i++) {
-            uint32_t at = first + i;
-            group[i] = at < rows * cols ? acc[at / cols][at % cols] : (vecf){0};
-        }
-        vec_store(sums + first, vec_reduce(group));
-    }
-    for (uint32_t r = 0; r < rows; r++) {
-        for (uint32_t c = 0; c < cols; c++) store_output(out, r, col + c, sums[r * cols + c]);
-    }
-}
 
 /* Returns half of the 2 * LANES weights at `at`, as f32.  A register holds 2 * LANES bf16 weights,
  * whose even and odd elements convert in one instruction each: hence the order of
@@ -165,12 +126,6 @@ INLINE void dot_step(vecf (*acc)[TILE_COLS], const struct in_tile *in, uint32_t 
     }
 }
 
-/* Prefetches the next tile's columns while this tile's are multiplied for the first time.  The
- * processor's own prefetching stops at the end of each of these many short streams. */
-INLINE void prefetch_weight(const void *w, size_t at, enum element element) {
-    __builtin_prefetch((const char *)w + element_bytes(element, at), 0, 2);
-}
-
 /* Computes rows x cols dot products; w as stored. */
 INLINE void dot_tile(struct in_tile in, uint32_t rows, uint32_t n_in, uint32_t cols,
                      const struct out_tile *out, uint32_t col) {
@@ -275,9 +230,6 @@ static void widen_e4m3(const struct weight *w, uint32_t row, float *out) {
     }
 }
 
-/* Twelve independent chains hide the latency of two multiply-adds a cycle. */
-enum { CHAINS = 12 };
-
 static float burst(uint64_t rounds) {
     vecf acc[CHAINS];
     vecf factor = vec_set(0.999f), term = vec_set(1e-3f);
@@ -289,101 +241,6 @@ static float burst(uint64_t rounds) {
     for (int i = 1; i < CHAINS; i++) acc[0] += acc[i];
     return vec_sum(acc[0]);
 }
-
-/* row_unit and col_unit divide into every register tile; `pairs` numbers each lane's
- * multiply-adds. */
-#define PRODUCTS(label, of, pack_fn, dot_fn, burst_fn, pairs, size)                                \
-    {                                                                                              \
-        .name = label, .format = {.element = of}, .pack = pack_fn, .dot = dot_fn,                  \
-        .burst = burst_fn, .burst_size = CHAINS * LANES * (pairs), .packed_size = size,            \
-        .row_unit = 12, .col_unit = 12, .block_cols = 48, .block_bytes = 640 << 10                 \
-    }
-
-#if defined(__AVX512BF16__)
-
-static void pack_row_bf16(uint16_t *out, const float *x, uint32_t n_in) {
-    uint32_t padded = (uint32_t)round_up(n_in, PACK_UNIT), i = 0;
-    for (; i + LANES <= n_in; i += LANES) {
-        __m256bh rounded = _mm512_cvtneps_pbh(_mm512_loadu_ps(x + i));
-        memcpy(out + i, &rounded, sizeof(rounded));
-    }
-    for (; i < n_in; i++) out[i] = f32_to_bf16(x[i]);
-    for (; i < padded; i++) out[i] = 0;
-}
-
-static void pack_bf16(void *out, size_t stride, const float *x, uint32_t n_rows, uint32_t n_in) {
-    for (uint32_t r = 0; r < n_rows; r++)
-        pack_row_bf16((uint16_t *)out + r * stride, x + (size_t)r * n_in, n_in);
-}
-
-/* Computes dot_tile with both inputs in bf16: an instruction multiplies 32 pairs and adds
- * neighbours. */
-INLINE void dot_tile_bf16(const uint16_t *x, size_t x_stride, uint32_t rows, uint32_t n_in,
-                          const uint16_t *w, size_t ahead, uint32_t cols,
-                          const struct out_tile *out, uint32_t col) {
-    __m512 acc[TILE_ROWS][TILE_COLS] = {0};
-    for (uint32_t k = 0; k < n_in; k += PACK_UNIT) {
-        __mmask32 mask = n_in - k < PACK_UNIT ? (1u << (n_in - k)) - 1 : ~0u;
-        for (uint32_t c = 0; c < cols; c++)
-            prefetch_weight(w, (size_t)c * n_in + k + ahead, ELEMENT_BF16);
-        __m512bh a[TILE_ROWS];
-#pragma GCC unroll 8
-        for (uint32_t r = 0; r < rows; r++)
-            a[r] = (__m512bh)_mm512_loadu_si512(x + r * x_stride + k);
-#pragma GCC unroll 8
-        for (uint32_t c = 0; c < cols; c++) {
-            __m512bh b = (__m512bh)_mm512_maskz_loadu_epi16(mask, w + (size_t)c * n_in + k);
-#pragma GCC unroll 8
-            for (uint32_t r = 0; r < rows; r++) acc[r][c] = _mm512_dpbf16_ps(acc[r][c], a[r], b);
-        }
-    }
-    vecf sums[TILE_ROWS][TILE_COLS];
-#pragma GCC unroll 8
-    for (uint32_t r = 0; r < rows; r++) {
-#pragma GCC unroll 8
-        for (uint32_t c = 0; c < cols; c++) sums[r][c] = (vecf)acc[r][c];
-    }
-    store_tile(sums, rows, cols, out, col);
-}
-
-INLINE void dot_rows_bf16(const uint16_t *x, size_t x_stride, uint32_t n_rows, uint32_t n_in,
-                          const uint16_t *w, uint32_t cols, struct out_tile out, uint32_t col) {
-    size_t ahead = (size_t)cols * n_in;
-    w += (size_t)col * n_in;
-    for (; n_rows >= TILE_ROWS; n_rows -= TILE_ROWS) {
-        dot_tile_bf16(x, x_stride, TILE_ROWS, n_in, w, ahead, cols, &out, col);
-        ahead = 0;
-        x += TILE_ROWS * x_stride;
-        out.y += TILE_ROWS * out.stride;
-    }
-    if (n_rows == 3) dot_tile_bf16(x, x_stride, 3, n_in, w, ahead, cols, &out, col);
-    else if (n_rows == 2) dot_tile_bf16(x, x_stride, 2, n_in, w, ahead, cols, &out, col);
-    else if (n_rows == 1) dot_tile_bf16(x, x_stride, 1, n_in, w, ahead, cols, &out, col);
-}
-
-static void dot_pairs_bf16(const struct product_block *b) {
-    const struct out_tile out = {b->bias, b->y, b->y_stride, b->accumulate};
-    const uint16_t *w = weight_row_at(b->w, b->col);
-    const uint32_t n_in = b->w->cols;
-    uint32_t c = 0;
-    for (; c + TILE_COLS <= b->n_cols; c += TILE_COLS)
-        dot_rows_bf16(b->x, b->x_stride, b->n_rows, n_in, w, TILE_COLS, out, c);
-    for (; c < b->n_cols; c++) dot_rows_bf16(b->x, b->x_stride, b->n_rows, n_in, w, 1, out, c);
-}
-
-static float burst_bf16(uint64_t rounds) {
-    __m512 acc[CHAINS];
-    const __m512bh a = (__m512bh)_mm512_set1_epi16((short)f32_to_bf16(0.03f));
-    for (int i = 0; i < CHAINS; i++) acc[i] = _mm512_set1_ps((float)i);
-    for (uint64_t round = 0; round < rounds; round++) {
-#pragma GCC unroll 12
-        for (int i = 0; i < CHAINS; i++) acc[i] = _mm512_dpbf16_ps(acc[i], a, a);
-    }
-    for (int i = 1; i < CHAINS; i++) acc[0] += acc[i];
-    return vec_sum((vecf)acc[0]);
-}
-
-#endif
 
 static float square_sum(const float *x, uint32_t n) {
     vecf acc = {0};
@@ -742,17 +599,9 @@ static const struct product_kernels products[] = {
     PRODUCTS("e4m3", ELEMENT_E4M3, pack_in_order, dot_e4m3, burst, 1, sizeof(float)),
 };
 
-#if defined(__AVX512BF16__)
-static const struct product_kernels bf16_products = PRODUCTS(
-    "bf16-pairs", ELEMENT_BF16, pack_bf16, dot_pairs_bf16, burst_bf16, 2, sizeof(uint16_t));
-#endif
-
 const struct cpu_kernels KERNELS_NAME = {
     .products = products,
     .n_products = sizeof(products) / sizeof(products[0]),
-#if defined(__AVX512BF16__)
-    .bf16_products = &bf16_products,
-#endif
     .to_f32 = to_f32,
     .square_sum = square_sum,
     .widen_e4m3 = widen_e4m3,

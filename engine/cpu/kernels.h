@@ -73,9 +73,6 @@ struct cpu_kernels {
      * product_kernels_take(). */
     const struct product_kernels *products;
     uint32_t n_products;
-    /* Both inputs in bf16: pairwise bf16 dot products summed in f32.  NULL: the instruction set has
-     * none. */
-    const struct product_kernels *bf16_products;
     void (*to_f32)(float *out, const void *in, size_t n, enum element element);
     float (*square_sum)(const float *x, uint32_t n);
     /* Writes a row of a weight of E4M3 without NaN, with its scales, in f32. */
@@ -120,7 +117,6 @@ struct cpu_kernels {
     float (*log_sum_exp)(const float *x, uint32_t n, float max);
 };
 
-extern const struct cpu_kernels cpu_kernels_plain, cpu_kernels_avx2, cpu_kernels_avx512,
-    cpu_kernels_avx512bf16;
+extern const struct cpu_kernels cpu_kernels_plain, cpu_kernels_avx2, cpu_kernels_avx512;
 
 #endif
