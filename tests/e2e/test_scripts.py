@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from server import BINARY, DEVICE, PATIENCE, ROOT, Server
 
 
@@ -178,6 +180,16 @@ def test_a_model_to_measure_has_as_many_tokens_as_it_is_asked(tmp_path):
         answer = grown.post("/v1/completions", {
             "prompt": "a", "max_tokens": 64, "seed": 1, "return_token_ids": True}).json()["choices"][0]
     assert len({id for id in answer["token_ids"] if 8192 <= id < 20000}) > 10
+
+
+@pytest.mark.parametrize("shape", ["30b-a3b", "20b-a4b", "27b-hybrid"])
+def test_a_model_to_measure_has_as_many_layers_as_it_is_asked(tmp_path, shape):
+    folder = tmp_path / shape
+    done = run(tmp_path, sys.executable, ROOT / "scripts/fixtures/make_bench_model.py", folder, "--shape",
+               shape, "--layers", 4, "--vocab", 8192, "--config-only")
+    assert done.returncode == 0, done.stderr
+    done = run(tmp_path, BINARY, "info", folder, "--load-format", "dummy")
+    assert done.returncode == 0 and ", 4 layers of width " in done.stdout, done.stderr
 
 
 def test_what_weights_of_fewer_bits_cost_is_measured(tmp_path, tiny_model):
