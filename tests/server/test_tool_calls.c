@@ -540,6 +540,8 @@ TEST(calls_are_read_as_python_means_them) {
                  "{\"a\":{\"k\":[1,[2,false]],\"m\":{}}}");
     check_python("[f(a='\\'\\x41\\n\\q\\u00e9\\\\', b='),(')]", 1,
                  "{\"a\":\"'\\u0041\\n\\\\q\\u00e9\\\\\",\"b\":\"),(\"}");
+    check_python("[f(a=\"\"\"print(\"x\")\n\"\"\", b='''it's''', c='')]", 1,
+                 "{\"a\":\"print(\\\"x\\\")\\u000a\",\"b\":\"it's\",\"c\":\"\"}");
     check_python("[f(a='two\nlines\t')]", 1, "{\"a\":\"two\\u000alines\\u0009\"}");
     check_python("[{\"name\": \"f\", \"arguments\": {\"a\": 1}}]", 1, "{\"a\": 1}");
     static const char *const wrong[] = {"",           "words",       "[f]",          "[f(]",

@@ -26,10 +26,15 @@ static void append_code(struct buffer *out, unsigned code) {
     buffer_puts(out, text);
 }
 
-static size_t n_hex(struct piece p, size_t most) {
-    size_t n = 0;
-    while (n < most && n < p.n && isxdigit((unsigned char)p.at[n])) n++;
-    return n;
+/* Reads n hexadecimal digits.  Returns false if there are fewer. */
+static bool read_hex(struct piece p, size_t n, unsigned *code) {
+    *code = 0;
+    for (size_t i = 0; i < n; i++) {
+        const int c = i < p.n ? tolower((unsigned char)p.at[i]) : 0;
+        if (!isxdigit(c)) return false;
+        *code = *code * 16 + (unsigned)(isdigit(c) ? c - '0' : c - 'a' + 10);
+    }
+    return true;
 }
 
 /* Appends what an escape means, which begins behind its backslash, and cuts it off the text.  One
@@ -41,10 +46,10 @@ static void append_escape(struct buffer *out, struct piece *p) {
     unsigned code = 0;
     if (memchr(same, c, sizeof(same) - 1)) {
         buffer_append(out, p->at - 1, 2);
-    } else if (c == 'u' && n_hex(rest, 4) == 4) {
-        buffer_append(out, p->at - 1, 6);
+    } else if (c == 'u' && read_hex(rest, 4, &code)) {
+        append_code(out, code);
         rest = behind(rest, rest.at + 4);
-    } else if (c == 'x' && n_hex(rest, 2) == 2 && sscanf(rest.at, "%2x", &code) == 1) {
+    } else if (c == 'x' && read_hex(rest, 2, &code)) {
         append_code(out, code);
         rest = behind(rest, rest.at + 2);
     } else if (c == '\'' || c == '/') {
@@ -58,13 +63,22 @@ static void append_escape(struct buffer *out, struct piece *p) {
     *p = rest;
 }
 
-/* Reads a string between quotes of either kind. */
+/* Tells whether the text begins with n quotes. */
+static bool has_quotes(struct piece text, char quote, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (i >= text.n || text.at[i] != quote) return false;
+    return true;
+}
+
+/* Reads a string between quotes of either kind, one each or three. */
 static bool read_string(struct buffer *out, struct piece *p) {
     struct piece text = skip_space(*p);
     const char quote = text.n > 0 ? text.at[0] : 0;
     if (quote != '"' && quote != '\'') return false;
+    const size_t n_quotes = has_quotes(text, quote, 3) ? 3 : 1;
     buffer_puts(out, "\"");
-    for (text = behind(text, text.at + 1); text.n > 0 && text.at[0] != quote;) {
+    text = behind(text, text.at + n_quotes);
+    while (text.n > 0 && !has_quotes(text, quote, n_quotes)) {
         const char c = text.at[0];
         text = behind(text, text.at + 1);
         if (c == '\\' && text.n == 0) return false;
@@ -75,7 +89,7 @@ static bool read_string(struct buffer *out, struct piece *p) {
     }
     if (text.n == 0) return false;
     buffer_puts(out, "\"");
-    *p = behind(text, text.at + 1);
+    *p = behind(text, text.at + n_quotes);
     return true;
 }
 

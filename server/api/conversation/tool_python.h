@@ -2,7 +2,8 @@
  *
  *   [get_weather(city="Paris", days=3), plan(deep={'list': [1, True, None]})]
  *
- * Values are literals of Python, or JSON: a string stands between quotes of either kind.
+ * Values are literals of Python, or JSON: a string stands between quotes of either kind, one each
+ * or three.
  *
  * Thread: any.  Memory: none of its own. */
 #ifndef SERVER_API_CONVERSATION_TOOL_PYTHON_H
