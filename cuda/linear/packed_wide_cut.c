@@ -11,29 +11,31 @@ static const struct {
     enum element element;
     int scale, per; /* columns of a block, or a divisor of them if 128 */
     bool has_min;
-} formats[N_PACKED_WIDE_FORMATS] = {[PACKED_I4_ROWS] = {ELEMENT_I4, ANY_SCALE, ROWS, false},
-                                    [PACKED_I4_BF16] = {ELEMENT_I4, SCALE_BF16, 128, false},
-                                    [PACKED_I4_BF16_64] = {ELEMENT_I4, SCALE_BF16, 64, false},
-                                    [PACKED_I4_BF16_32] = {ELEMENT_I4, SCALE_BF16, 32, false},
-                                    [PACKED_I4_F16] = {ELEMENT_I4, SCALE_F16, 128, false},
-                                    [PACKED_I4_F16_64] = {ELEMENT_I4, SCALE_F16, 64, false},
-                                    [PACKED_I4_F16_32] = {ELEMENT_I4, SCALE_F16, 32, false},
-                                    [PACKED_I4_F16_16] = {ELEMENT_I4, SCALE_F16, 16, false},
-                                    [PACKED_I4_F32] = {ELEMENT_I4, SCALE_F32, 128, false},
-                                    [PACKED_I4_F32_MIN] = {ELEMENT_I4, SCALE_F32, 128, true},
-                                    [PACKED_I4_F32_64_MIN] = {ELEMENT_I4, SCALE_F32, 64, true},
-                                    [PACKED_I4_F32_32_MIN] = {ELEMENT_I4, SCALE_F32, 32, true},
-                                    [PACKED_I4_F16_32_MIN] = {ELEMENT_I4, SCALE_F16, 32, true},
-                                    [PACKED_I4_F16_16_MIN] = {ELEMENT_I4, SCALE_F16, 16, true},
-                                    [PACKED_I8_ROWS] = {ELEMENT_I8, ANY_SCALE, ROWS, false},
-                                    [PACKED_I8_BF16] = {ELEMENT_I8, SCALE_BF16, 128, false},
-                                    [PACKED_I8_F16] = {ELEMENT_I8, SCALE_F16, 128, false},
-                                    [PACKED_I8_F16_32] = {ELEMENT_I8, SCALE_F16, 32, false},
-                                    [PACKED_I8_F16_16] = {ELEMENT_I8, SCALE_F16, 16, false},
-                                    [PACKED_I8_F16_32_MIN] = {ELEMENT_I8, SCALE_F16, 32, true},
-                                    [PACKED_E4M3_ROWS] = {ELEMENT_E4M3, ANY_SCALE, ROWS, false},
-                                    [PACKED_E4M3_BLOCKS] = {ELEMENT_E4M3, SCALE_F32, BLOCKS, false},
-                                    [PACKED_E2M1_32] = {ELEMENT_E2M1, SCALE_E8M0, 32, false}};
+    uint32_t widen; /* clocks of 64 columns of a warpgroup, beside int4's with scales of bf16 */
+} formats[N_PACKED_WIDE_FORMATS] = {
+    [PACKED_I4_ROWS] = {ELEMENT_I4, ANY_SCALE, ROWS, false, 0},
+    [PACKED_I4_BF16] = {ELEMENT_I4, SCALE_BF16, 128, false, 0},
+    [PACKED_I4_BF16_64] = {ELEMENT_I4, SCALE_BF16, 64, false, 0},
+    [PACKED_I4_BF16_32] = {ELEMENT_I4, SCALE_BF16, 32, false, 0},
+    [PACKED_I4_F16] = {ELEMENT_I4, SCALE_F16, 128, false, 0},
+    [PACKED_I4_F16_64] = {ELEMENT_I4, SCALE_F16, 64, false, 0},
+    [PACKED_I4_F16_32] = {ELEMENT_I4, SCALE_F16, 32, false, 60},
+    [PACKED_I4_F16_16] = {ELEMENT_I4, SCALE_F16, 16, false, 100},
+    [PACKED_I4_F32] = {ELEMENT_I4, SCALE_F32, 128, false, 0},
+    [PACKED_I4_F32_MIN] = {ELEMENT_I4, SCALE_F32, 128, true, 60},
+    [PACKED_I4_F32_64_MIN] = {ELEMENT_I4, SCALE_F32, 64, true, 60},
+    [PACKED_I4_F32_32_MIN] = {ELEMENT_I4, SCALE_F32, 32, true, 100},
+    [PACKED_I4_F16_32_MIN] = {ELEMENT_I4, SCALE_F16, 32, true, 100},
+    [PACKED_I4_F16_16_MIN] = {ELEMENT_I4, SCALE_F16, 16, true, 100},
+    [PACKED_I8_ROWS] = {ELEMENT_I8, ANY_SCALE, ROWS, false, 0},
+    [PACKED_I8_BF16] = {ELEMENT_I8, SCALE_BF16, 128, false, 0},
+    [PACKED_I8_F16] = {ELEMENT_I8, SCALE_F16, 128, false, 0},
+    [PACKED_I8_F16_32] = {ELEMENT_I8, SCALE_F16, 32, false, 100},
+    [PACKED_I8_F16_16] = {ELEMENT_I8, SCALE_F16, 16, false, 100},
+    [PACKED_I8_F16_32_MIN] = {ELEMENT_I8, SCALE_F16, 32, true, 100},
+    [PACKED_E4M3_ROWS] = {ELEMENT_E4M3, ANY_SCALE, ROWS, false, 0},
+    [PACKED_E4M3_BLOCKS] = {ELEMENT_E4M3, SCALE_F32, BLOCKS, false, 100},
+    [PACKED_E2M1_32] = {ELEMENT_E2M1, SCALE_E8M0, 32, false, 100}};
 
 static bool is_power_of_two(uint32_t n) {
     return (n & (n - 1)) == 0;
@@ -76,13 +78,15 @@ static uint32_t count_tiles(const struct product *p, const struct packed_wide_ti
 
 /* Estimates a product's clocks.  The numbers were fitted to measured products.  wgmma takes half a
  * clock for each row of x and 16 columns of a warpgroup.  What a stage waits for besides grows with
- * the warpgroups, and counts more where stages have fewer columns.  Shares of sums move 12 bytes in
- * a clock.  Behind whole tiles the blocks of a cluster come to their shares at different times. */
-static double estimate_clocks(const struct product *p, struct packed_wide_cut cut,
+ * the warpgroups, and counts more where stages have fewer columns; `widen` of a format does not.
+ * Shares of sums move 12 bytes in a clock.  Behind whole tiles the blocks of a cluster come to
+ * their shares at different times. */
+static double estimate_clocks(const struct product *p, uint32_t widen, struct packed_wide_cut cut,
                               const struct packed_wide_device *device) {
     const struct packed_wide_tile *tile = &packed_wide_tiles[cut.tile];
     const double n_units = ceil((double)p->n_in / UNIT_COLUMNS),
-                 wait = (110.0 * tile->groups + 50) * (tile->rows > 128 ? 1.6 : 1),
+                 wait = (110.0 * tile->groups + 50) * (tile->rows > 128 ? 1.6 : 1) +
+                        (double)widen * tile->groups,
                  unit = hypot(2.0 * tile->groups * tile->rows, wait),
                  others = 1 - 1.0 / cut.n_splits,
                  sums = others * tile->groups * GROUP_OUTPUTS * tile->rows * sizeof(float),
@@ -102,12 +106,14 @@ static double estimate_clocks(const struct product *p, struct packed_wide_cut cu
 
 struct packed_wide_cut packed_wide_choose_cut(const struct product *p,
                                               const struct packed_wide_device *device) {
+    const enum packed_wide_format format = packed_wide_find_format(&p->w_format);
+    const uint32_t widen = format < N_PACKED_WIDE_FORMATS ? formats[format].widen : 0;
     struct packed_wide_cut best = {0, 1};
     double least = INFINITY;
     for (uint32_t tile = 0; tile < N_PACKED_WIDE_TILES; tile++)
         for (uint32_t n_splits = 1; n_splits <= PACKED_WIDE_MAX_SPLITS; n_splits++) {
             const struct packed_wide_cut cut = {tile, n_splits};
-            const double clocks = estimate_clocks(p, cut, device);
+            const double clocks = estimate_clocks(p, widen, cut, device);
             if (clocks >= least) continue;
             least = clocks;
             best = cut;

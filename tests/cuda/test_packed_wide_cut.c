@@ -70,6 +70,21 @@ TEST(the_fastest_cuts_are_chosen) {
     }
 }
 
+/* What is widened in more instructions is better widened once for 256 rows than twice for 128. */
+TEST(formats_that_take_longer_to_widen_have_larger_tiles) {
+    struct product p = {.n_rows = 512,
+                        .n_in = 4096,
+                        .n_parts = 2,
+                        .parts = {{.n_out = 14336}, {.n_out = 14336}},
+                        .gated = true,
+                        .w_format = {ELEMENT_I4, SCALE_BF16, 1, 128, false}};
+    assert_int_equal(packed_wide_tiles[packed_wide_choose_cut(&p, &h200).tile].rows, 128);
+    p.w_format = (struct weight_format){ELEMENT_I4, SCALE_F16, 1, 32, true};
+    assert_int_equal(packed_wide_tiles[packed_wide_choose_cut(&p, &h200).tile].rows, 256);
+    p.w_format = (struct weight_format){ELEMENT_I8, SCALE_F16, 1, 16, false};
+    assert_int_equal(packed_wide_tiles[packed_wide_choose_cut(&p, &h200).tile].rows, 256);
+}
+
 TEST(formats_are_found_by_elements_and_blocks) {
     static const struct {
         struct weight_format format;
