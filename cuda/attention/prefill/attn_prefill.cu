@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "cuda/attention/prefill/sm90_wide.cuh"
 #include "engine/device/pages.h"
 
 uint32_t attn_prefill_plan(const uint32_t *n_rows, const uint32_t *n_slots, uint32_t first_seq,
@@ -34,12 +35,23 @@ static bool has_sm90(const struct kv_pool &kv) {
     return kv.format == PAGE_BF16 && sm90_has_dim(kv.head_dim);
 }
 
+/* Tells whether keys and scores are as all kernels of sm_90a read them. */
+static bool has_plain_scores(const struct attn_prefill_params &p) {
+    return !p.rotated && !p.bias.slopes;
+}
+
 static bool wants_sm90(const struct attn_prefill_params &p) {
-    return !p.rotated && !p.bias.slopes && has_sm90(p.kv);
+    return has_plain_scores(p) && has_sm90(p.kv);
+}
+
+static bool wants_wide(const struct attn_prefill_params &p) {
+    static const bool is_there = attn_prefill_sm90_is_there();
+    return is_there && has_plain_scores(p) && p.kv.format == PAGE_BF16 && p.kv.head_dim == 256;
 }
 
 cudaError_t launch_attn_prefill(const struct attn_prefill_params &p, struct launch launch) {
-    return wants_sm90(p) ? launch_attn_prefill_sm90(p, launch) : launch_attn_prefill_mma(p, launch);
+    if (wants_sm90(p)) return launch_attn_prefill_sm90(p, launch);
+    return wants_wide(p) ? launch_attn_prefill_wide(p, launch) : launch_attn_prefill_mma(p, launch);
 }
 
 cudaError_t launch_attn_prefill_sparse(const struct attn_prefill_params &p,

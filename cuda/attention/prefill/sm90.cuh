@@ -245,14 +245,17 @@ static __device__ void produce(struct sm90_plan<D> &plan, const struct sm90_maps
 
 /* --- consumers --- */
 
-/* Hides the slots that the rows may not see: the first of the thread's rows sees `visible` slots,
+/* Scores are those of a pair, or, half as many, of its first page.
+ *
+ * Hides the slots that the rows may not see: the first of the thread's rows sees `visible` slots,
  * the second `apart` more.  Element e of 4-tuple n of an accumulator fragment is row lane / 4 + e /
  * 2 * 8 of the warp's 16 rows, column n * 8 + lane % 4 * 2 + e % 2. */
-static __device__ __forceinline__ void mask_scores(float (&s)[64], struct key_pair pair,
-                                                   int visible, int apart = 8) {
+template <int N>
+static __device__ __forceinline__ void mask_scores(float (&s)[N], struct key_pair pair, int visible,
+                                                   int apart = 8) {
     const int column = threadIdx.x % 4 * 2;
 #pragma unroll
-    for (int i = 0; i < 64; i++) {
+    for (int i = 0; i < N; i++) {
         const int block = i < 32 ? pair.first : pair.second;
         const int slot = block * PAGE_TOKENS + i % 32 / 4 * 8 + column + i % 2;
         if (slot >= visible + i % 4 / 2 * apart) s[i] = -INFINITY;
@@ -261,11 +264,12 @@ static __device__ __forceinline__ void mask_scores(float (&s)[64], struct key_pa
 
 /* Hides what lies before the rows' windows.  The window of the thread's first row begins at slot
  * `first`, that of the second `apart` later. */
-static __device__ __forceinline__ void mask_before(float (&s)[64], struct key_pair pair, int first,
+template <int N>
+static __device__ __forceinline__ void mask_before(float (&s)[N], struct key_pair pair, int first,
                                                    int apart = 8) {
     const int column = threadIdx.x % 4 * 2;
 #pragma unroll
-    for (int i = 0; i < 64; i++) {
+    for (int i = 0; i < N; i++) {
         const int block = i < 32 ? pair.first : pair.second;
         const int slot = block * PAGE_TOKENS + i % 32 / 4 * 8 + column + i % 2;
         if (slot < first + i % 4 / 2 * apart) s[i] = -INFINITY;
@@ -275,14 +279,15 @@ static __device__ __forceinline__ void mask_before(float (&s)[64], struct key_pa
 /* Converts scores to weights; factor[h] is what earlier sums and outputs are multiplied by.  A row
  * that has seen nothing keeps the maximum -inf, from which -inf must not be subtracted.  If the
  * maximum does not change, the factor is exactly 1, so a masked block changes nothing. */
-static __device__ __forceinline__ void update_softmax(float (&s)[64], float (&top)[2],
+template <int N>
+static __device__ __forceinline__ void update_softmax(float (&s)[N], float (&top)[2],
                                                       float (&sum)[2], float (&factor)[2],
                                                       float scale) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         float m = top[h];
 #pragma unroll
-        for (int i = 2 * h; i < 64; i += 4) m = fmaxf(m, fmaxf(s[i], s[i + 1]));
+        for (int i = 2 * h; i < N; i += 4) m = fmaxf(m, fmaxf(s[i], s[i + 1]));
         m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
         m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
         const float base = m == -INFINITY ? 0.0f : m;
@@ -291,7 +296,7 @@ static __device__ __forceinline__ void update_softmax(float (&s)[64], float (&to
         const float shift = base * scale;
         float total = 0.0f;
 #pragma unroll
-        for (int i = 2 * h; i < 64; i += 4) {
+        for (int i = 2 * h; i < N; i += 4) {
             s[i] = exp2_fast(fmaf(s[i], scale, -shift));
             s[i + 1] = exp2_fast(fmaf(s[i + 1], scale, -shift));
             total += s[i] + s[i + 1];
@@ -308,9 +313,10 @@ static __device__ __forceinline__ void scale_rows(float (&o)[N], const float (&f
 
 /* Rounds the weights to bf16.  The accumulator's layout, two 8-column tuples at a time, is wgmma's
  * layout for A in registers. */
-static __device__ __forceinline__ void round_weights(uint32_t (&w)[32], const float (&s)[64]) {
+template <int N>
+static __device__ __forceinline__ void round_weights(uint32_t (&w)[N / 2], const float (&s)[N]) {
 #pragma unroll
-    for (int i = 0; i < 32; i++) w[i] = pack_bf16(s[2 * i], s[2 * i + 1]);
+    for (int i = 0; i < N / 2; i++) w[i] = pack_bf16(s[2 * i], s[2 * i + 1]);
 }
 
 /* Loads a thread's part of its consumer's 64 rows of Q.  Words 4 i .. 4 i + 3 are wgmma's A of

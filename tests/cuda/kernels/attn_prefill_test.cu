@@ -1,5 +1,5 @@
 /* attn_prefill_test.cu - the prefill attention kernels against a double oracle, with and without
- * splits; --bench times them.
+ * splits; --bench times them.  --wide and --bench-wide are of heads of 256 alone.
  *
  * Values past a sequence's last slot, in unused pages, in the output and in partial results are NaN
  * before each run, pages are shuffled and each list of them ends in -1.  Tolerance: weights and
@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "cuda/attention/prefill/sm90_wide.cuh"
 #include "cuda/common/sm90.cuh"
 #include "engine/device/pages.h"
 #include "tests/cuda/kernels/prefill_batch.cuh"
@@ -87,7 +88,9 @@ struct subject {
     const struct split *split;
 
     cudaError_t launch(const struct attn_prefill_params &p) const {
-        if (!split) return sm90 ? launch_attn_prefill_sm90(p, {}) : launch_attn_prefill_mma(p, {});
+        if (!split && !sm90) return launch_attn_prefill_mma(p, {});
+        if (!split && p.kv.head_dim == 256) return launch_attn_prefill_wide(p, {});
+        if (!split) return launch_attn_prefill_sm90(p, {});
         const cudaError_t status = sm90 ? launch_attn_split_sm90(p, split->view, {})
                                         : launch_attn_split_mma(p, split->view, {});
         return status == cudaSuccess ? launch_attn_split_merge(p, split->view, {}) : status;
@@ -159,17 +162,33 @@ static void compare(const struct batch &b, const struct expected &want,
     if (!(error < 4e-3)) report_worst(b, out, want.out);
 }
 
-static bool has_sm90(const struct shape &s) {
+static bool is_hopper() {
     cudaDeviceProp prop;
     CHECK(cudaGetDeviceProperties(&prop, 0));
-    return prop.major == 9 && s.format == PAGE_BF16 && (s.dim == 64 || s.dim == 128);
+    return prop.major == 9;
+}
+
+/* Tells whether Hopper has kernels of its own for whole tiles, and for pieces, too. */
+static bool has_whole_sm90(const struct shape &s) {
+    return is_hopper() && s.format == PAGE_BF16 && (s.dim == 64 || s.dim == 128 || s.dim == 256);
+}
+
+static bool has_sm90(const struct shape &s) {
+    return has_whole_sm90(s) && s.dim != 256;
+}
+
+/* Of which head size tests are run: 0: all. */
+static int only_dim;
+
+static bool is_left_out(int dim) {
+    return only_dim > 0 && dim != only_dim;
 }
 
 static void test_shape(const struct shape &s, const std::vector<struct seq_shape> &seqs) {
     struct batch b = make_batch(s, seqs);
     const struct expected want = oracle(b);
     compare(b, want, whole_mma);
-    if (has_sm90(s)) compare(b, want, whole_sm90);
+    if (has_whole_sm90(s)) compare(b, want, whole_sm90);
     free_batch(b);
 }
 
@@ -253,7 +272,7 @@ static void test_splits(const struct shape &s, const std::vector<struct seq_shap
     CHECK(cudaMalloc(&b.device.lse, (size_t)b.n_rows * s.n_heads * sizeof(float)));
     const struct expected want = oracle(b);
     compare(b, want, whole_mma);
-    if (has_sm90(s)) compare(b, want, whole_sm90);
+    if (has_whole_sm90(s)) compare(b, want, whole_sm90);
     compare_split(b, want, cut_by_hand(b, {1}));
     compare_split(b, want, cut_by_hand(b, {2, 1, 3, 7, 40}));
     compare_split(b, want, cut_by_hand(b, {16, 5}));
@@ -424,13 +443,15 @@ static void test_clusters(bool small) {
                                         many = {{2, 2},     {2, 320},   {5, 63},   {64, 64},
                                                 {65, 65},   {127, 127}, {33, 128}, {129, 129},
                                                 {300, 447}, {3, 2048},  {7, 1090}, {1000, 1100}};
-    for (const int dim : {64, 128})
+    for (const int dim : {64, 128, 256})
         for (const uint32_t window : {0u, 1u, 100u, 128u, 900u})
             for (const float cap : {0.0f, 2.0f}) {
+                if (is_left_out(dim)) continue;
                 if (small && window != 0 && window != 100) continue;
                 test_shape({4, 2, dim, PAGE_BF16, cap > 0 ? 3.0f : 1.0f, cap, window},
                            small ? few : many);
-                if (!small && has_sm90({4, 2, dim, PAGE_BF16, 1.0f})) test_pair(dim, cap, window);
+                if (!small && has_whole_sm90({4, 2, dim, PAGE_BF16, 1.0f}))
+                    test_pair(dim, cap, window);
             }
 }
 
@@ -548,19 +569,21 @@ static void test_all(bool small) {
         for (const int dim : dims)
             for (const enum page_format format : {PAGE_BF16, PAGE_F16}) {
                 if (small && (group[0] != 6 || dim == 80 || dim == 96)) continue;
+                if (is_left_out(dim)) continue;
                 test_shape({group[0], group[1], dim, format, 1.0f}, small ? few : ragged);
             }
     for (const int dim : dims) /* caps that bend most scores, and that flatten them */
         for (const float cap : {4.0f, 0.5f})
-            test_shape({6, 2, dim, dim == 80 ? PAGE_F16 : PAGE_BF16, 3.0f, cap},
-                       small ? few : ragged);
+            if (!is_left_out(dim))
+                test_shape({6, 2, dim, dim == 80 ? PAGE_F16 : PAGE_BF16, 3.0f, cap},
+                           small ? few : ragged);
     test_clusters(small);
-    test_all_splits(small);
-    test_all_codes(small);
+    if (only_dim == 0) test_all_splits(small);
+    if (only_dim == 0) test_all_codes(small);
     if (small) return;
-    test_shape({4, 2, 128, PAGE_BF16, 12.0f}, ragged);
-    test_shape({4, 2, 64, PAGE_BF16, 12.0f}, ragged);
-    for (const int dim : {64, 128}) {
+    for (const int dim : {64, 128, 256}) {
+        if (is_left_out(dim)) continue;
+        test_shape({4, 2, dim, PAGE_BF16, 12.0f}, ragged);
         test_chunks(dim, whole_mma);
         if (prop.major == 9) test_chunks(dim, whole_sm90);
     }
@@ -706,11 +729,16 @@ static void bench_all(const char *rows) {
     } table[] = {{128, 1, {8192, 8192}, 31, true},     {128, 1, {32768, 32768}, 21, true},
                  {128, 1, {131072, 131072}, 9, false}, {128, 16, {2048, 2048}, 31, false},
                  {128, 1, {2048, 65536}, 9, false},    {64, 1, {8192, 8192}, 9, true},
-                 {64, 1, {32768, 32768}, 9, false}};
+                 {64, 1, {32768, 32768}, 9, false},    {256, 1, {8192, 8192}, 9, true},
+                 {256, 1, {32768, 32768}, 9, true},    {256, 1, {2048, 131072}, 9, true}};
     for (const auto &row : table) {
         if (rows && row.seq.n_rows != strtoul(rows, NULL, 10)) continue;
-        struct batch b = make_bench({32, 8, row.dim, PAGE_BF16, 1.0f}, row.n_seqs, row.seq);
-        if (has_sm90(b.shape)) bench(b, whole_sm90, row.n_times);
+        /* Heads of 256 are those of Qwen3.6-27B. */
+        const int n_heads = row.dim == 256 ? 24 : 32, n_kv_heads = row.dim == 256 ? 4 : 8;
+        if (is_left_out(row.dim)) continue;
+        struct batch b =
+            make_bench({n_heads, n_kv_heads, row.dim, PAGE_BF16, 1.0f}, row.n_seqs, row.seq);
+        if (has_whole_sm90(b.shape)) bench(b, whole_sm90, row.n_times);
         if (row.portable) bench(b, whole_mma, 3);
         free_batch(b);
     }
@@ -725,7 +753,9 @@ int main(int argc, char **argv) {
     }
     printf("seed %llu\n", (unsigned long long)random_state);
     const char *rows = argc > 2 ? argv[2] : NULL; /* all shapes, or those with this many rows */
-    if (!strcmp(mode, "--bench")) bench_all(rows), bench_splits(rows);
+    if (!strcmp(mode, "--wide") || !strcmp(mode, "--bench-wide")) only_dim = 256;
+    if (!strcmp(mode, "--bench-wide")) bench_all(rows);
+    else if (!strcmp(mode, "--bench")) bench_all(rows), bench_splits(rows);
     else if (!strcmp(mode, "--bench-splits")) bench_splits(rows);
     else test_all(!strcmp(mode, "--small")); /* --small: for compute-sanitizer */
     printf("%d failed\n", n_failed);
