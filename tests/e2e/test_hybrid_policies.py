@@ -170,7 +170,7 @@ def test_a_prompt_without_room_goes_layer_by_layer(model, tmp_path, n_prompt):
 
 def test_prompts_that_filters_choose_for_are_as_defined(model):
     oracle, rng = Model(model), random.Random(3)
-    with start(model, *PRECISE, "--kv-cache-memory", "96M") as server:
+    with start(model, *PRECISE, "--kv-cache-memory", "96M", "--batch-invariant", "false") as server:
         comparison = Comparison(server)
         for selected, chunk in ((40, 64), (200, 128), (100, 512)):
             mode = {"mode": "sparse", "pattern": {"type": "filters", "selected": selected,
@@ -192,7 +192,7 @@ def test_tuned_files_are_read(model, tmp_path):
     assert len(patterns["layers"]) == N_ATTENDING
     assert max(filters["filters"]) < N_ATTENDING
     with Server(tmp_path, *SETTINGS, "--pattern-file", files[0], "--filters-file", files[1],
-                model=model) as server:
+                "--batch-invariant", "false", model=model) as server:
         answer = server.complete(text(900, "tuned"), prefill="sparse", kv_policy=MOVED, max_tokens=8)
         assert answer["usage"]["prefill"]["mode"] == "sparse"
         assert answer["usage"]["kv"]["selected_tokens"] > 0

@@ -136,16 +136,36 @@ def n_shared(prompt, answer):
     return len(prompt) - 1 + (0 if INVARIANT else len(answer))
 
 
+class Conversation:
+    """Its text, and how many of its tokens the next turn must find."""
+
+    def __init__(self, number, n):
+        self.number, self.text, self.n_computed = number, text(n, f"conversation {number}"), 0
+
+    def take_turn(self, server, fresh, turn):
+        answer, n_cached = check(server, fresh, self.text, max_tokens=70 + 17 * (self.number % 3))
+        assert n_cached >= self.n_computed // PAGE_TOKENS * PAGE_TOKENS
+        self.n_computed = n_shared(self.text, answer)
+        self.text = self.text + answer + text(30, f"turn {turn} of {self.number}")
+
+    def edit(self, turn):
+        """Its beginning stays, so less than before may be found."""
+        self.text = self.text[:100] + text(60, f"{turn} of {self.number}") + self.text[160:]
+        self.n_computed = 0
+
+
+def take_turns(conversations, take_turn):
+    """All at once: an answer does not depend on what runs beside it."""
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        for done in [pool.submit(take_turn, conversation) for conversation in conversations]:
+            done.result()
+
+
 def test_turns_go_on_where_the_last_one_ended(server, fresh):
     """Conversations that take turns: a turn computes its own tokens, and those of a block."""
-    texts = [text(200 + 31 * i, f"conversation {i}") for i in range(64 if LONG else 3)]
-    n_computed = [0] * len(texts)
+    conversations = [Conversation(i, 200 + 31 * i) for i in range(64 if LONG else 3)]
     for turn in range(20 if LONG else 4):
-        for i, so_far in enumerate(texts):
-            answer, n_cached = check(server, fresh, so_far, max_tokens=70 + 17 * (i % 3))
-            assert n_cached >= n_computed[i] // PAGE_TOKENS * PAGE_TOKENS
-            n_computed[i] = n_shared(so_far, answer)
-            texts[i] = so_far + answer + text(30, f"turn {turn} of {i}")
+        take_turns(conversations, lambda one: one.take_turn(server, fresh, turn))
 
 
 def test_an_edit_in_the_middle_begins_at_the_checkpoint_before_it(server, fresh):
@@ -253,21 +273,20 @@ def test_budgets_are_of_the_layers_that_attend(model, policy):
 def test_conversations_go_on_after_restarts(model, fresh, tmp_path):
     """Each turn by another server, with so few slots that most checkpoints are on the disk alone.
     Clients leave, and some texts are edited in the middle."""
-    n_texts, n_turns = (64, 20) if LONG else (4, 4)
-    texts = [text(150 + 47 * i, f"restarted {i}") for i in range(n_texts)]
-    n_computed, n_read = [0] * n_texts, 0
+    n_texts, n_turns, memory = (64, 20, "24M") if LONG else (4, 4, "8M")
+    conversations = [Conversation(i, 150 + 47 * i) for i in range(n_texts)]
+    n_read = 0
+
+    def take_turn(one):
+        leave(restarted, one.text + text(500, f"{turn} of {one.number}, left"))
+        one.take_turn(restarted, fresh, turn)
+        if (turn + one.number) % 5 == 4:
+            one.edit(turn)
+
     for turn in range(n_turns):
-        with Server(model.parent, *SETTINGS, "--kv-cache-memory", "8M", "--max-model-len", 16384,
+        with Server(model.parent, *SETTINGS, "--kv-cache-memory", memory, "--max-model-len", 16384,
                     "--kv-disk-path", tmp_path / "disk", model=model) as restarted:
-            for i, so_far in enumerate(texts):
-                leave(restarted, so_far + text(500, f"{turn} of {i}, left"))
-                answer, n_cached = check(restarted, fresh, so_far, max_tokens=70 + 17 * (i % 3))
-                assert n_cached >= n_computed[i] // PAGE_TOKENS * PAGE_TOKENS
-                n_computed[i] = n_shared(so_far, answer)
-                texts[i] = so_far + answer + text(30, f"turn {turn} of {i}, restarted")
-                if (turn + i) % 5 == 4:
-                    texts[i] = texts[i][:100] + text(60, f"{turn} of {i}, edited") + texts[i][160:]
-                    n_computed[i] = 0
+            take_turns(conversations, take_turn)
             n_read += restarted.metrics()["quire_kv_disk_hits_total"]
     assert n_read > 0
 
