@@ -3,27 +3,30 @@
  *
  * A sum over ranks is rounded in another place, so numbers are compared within a bound.  Texts are
  * greedy; behind a token that differs in a near tie nothing is compared.  QUIRE_TEST_LONG takes
- * every checkpoint with everything, and all numbers of ranks. */
+ * every checkpoint with everything, all numbers of ranks, and 200 failures of a rank.
+ *
+ * Usage: test_engine_team CHECKPOINTS [TEST]: only tests whose names match, such as a_rank_* */
 #define _GNU_SOURCE /* nftw */
 #include <ftw.h>
-#include <limits.h>
 #include <math.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "engine/base/count.h"
 #include "engine/base/error.h"
 #include "engine/device/attention.h"
 #include "engine/device/backend.h"
+#include "engine/device/collective.h"
 #include "engine/device/layer_group.h"
 #include "engine/engine.h"
 #include "engine/model/feed_forward.h"
 #include "engine/model/model.h"
 #include "tests/engine/answers.h"
 #include "tests/engine/rank_device.h"
+#include "tests/engine/rank_kills.h"
 #include "tests/kv_types.h"
 #include "tests/model/tiny_models.h"
 #include "tests/test.h"
@@ -260,8 +263,9 @@ static void compare(const struct subject *s, const struct model_config *model, u
     char what[640];
     const bool repeats = n > model->n_kv_heads, takes = ask(s, model, n, recipe, &shared, &why);
     snprintf(what, sizeof(what), "%s, %u ranks, %s", dir, n, s->name);
-    const bool is_expected =
-        is_divided(model, n) && !(repeats && s->kv.score) && (rank_device.selects || !selects(s));
+    const bool is_expected = is_divided(model, n) &&
+                             (rank_device.shares_heads || !(repeats && s->kv.score)) &&
+                             (rank_device.selects || !selects(s));
     /* Blocks of quantised weights may be larger than a rank's part of these small ones. */
     if (takes != is_expected && (takes || !*model->quantisation.method))
         fail_msg("%s: %s", what, takes ? "is not refused" : why.text);
@@ -319,7 +323,7 @@ TEST(ranks_answer_as_one_does) {
 
 /* ---- one checkpoint, four ranks ---- */
 
-enum { N_RANKS = 4, N_AT_ONCE = 5 };
+enum { N_RANKS = 4, N_AT_ONCE = 5, MOST_SECONDS = 60 };
 
 /* Returns the settings of a checkpoint of four heads, which `model` describes from then on. */
 static struct engine_config four_ranks(struct backend *be, struct model_config *model) {
@@ -359,59 +363,94 @@ TEST(bits_are_the_same_in_company_and_again) {
     rank_device.give_back(be, false);
 }
 
-static const struct backend_ops *sound_ops;
-static atomic_int n_before_failure; /* products of the rank that fails */
+/* ---- ranks that fail ---- */
 
-static int fail_at_last(struct backend *be, const struct linear_args *args, struct error *err) {
-    if (atomic_fetch_sub(&n_before_failure, 1) <= 0)
-        return error_set(err, ERR_DEVICE, "rank %u breaks", be->rank);
-    return sound_ops->linear(be, args, err);
+/* Requests that take all ways through a step. */
+static void submit_all(struct engine *engine, struct answer answers[N_AT_ONCE]) {
+    static const char *const names[N_AT_ONCE] = {"full", "heavy_hitter", "offload", "sparse",
+                                                 "streaming"};
+    for (int k = 0; k < N_AT_ONCE; k++) {
+        size_t i = 0;
+        while (strcmp(subjects[i].name, names[k]) != 0) i++;
+        struct recipe r = recipe_of(&subjects[i], 150 + (uint32_t)rand() % 70);
+        r.params.max_tokens = 40;
+        recipe_submit(engine, &r, &answers[k]);
+    }
 }
 
-/* A CUDA graph that is launched again calls no products. */
-static int fail_at_graph(struct backend *be, uint32_t n_rows, graph_body body, void *ctx,
-                         struct error *err) {
-    const int n_products = 10;
-    if (atomic_fetch_sub(&n_before_failure, n_products) <= 0)
-        return error_set(err, ERR_DEVICE, "rank %u breaks", be->rank);
-    return sound_ops->run_graph(be, n_rows, body, ctx, err);
-}
-
-/* Whenever a rank fails, every request ends with an error event, and nothing hangs. */
-TEST(a_rank_that_fails_ends_all_requests) {
-    const int n_times = getenv("QUIRE_TEST_LONG") ? 200 : 12;
+/* Runs the requests on ranks of which one fails at the n-th call of a kind, or at none.  Returns
+ * whether it has failed.  calls: gets how many there were. */
+static bool run_and_kill(uint32_t failing, enum rank_kill kind, uint32_t n,
+                         uint32_t calls[N_KILLS]) {
+    struct backend *be = take_ranks(N_RANKS, false);
     struct model_config model;
+    const struct engine_config config = four_ranks(be, &model);
+    struct answer answers[N_AT_ONCE] = {0};
+    uint32_t n_failed = 0;
+    struct engine *engine = answers_start(&config);
+    alarm(MOST_SECONDS); /* a hang ends the test */
+    rank_kills_begin(be->ranks[failing]);
+    if (n > 0) rank_kills_at(kind, n);
+    submit_all(engine, answers);
+    answers_wait(engine, answers, N_AT_ONCE);
+    alarm(0);
+    for (int k = 0; k < N_AT_ONCE; k++) {
+        const struct engine_event *last = &answers[k].last;
+        n_failed += last->reason == FINISH_ERROR;
+        if (last->reason == FINISH_ERROR && !strstr(last->error_text, rank_kill_names[kind]))
+            fail_msg("%s, number %u: %s", rank_kill_names[kind], n, last->error_text);
+        answer_forget(&answers[k]);
+    }
+    for (int i = 0; i < N_KILLS; i++) calls[i] = rank_kills_calls(i);
+    assert_int_equal(engine_healthy(engine), n_failed == 0);
+    engine_destroy(engine);
+    rank_kills_end();
+    be->ops->collective->resume(be);
+    model_config_fini(&model);
+    rank_device.give_back(be, false);
+    return n_failed > 0;
+}
+
+/* Whenever a rank fails, every request ends with an event, those that run with an error; nothing
+ * hangs.  Moments are drawn from all calls that there are without a failure. */
+TEST(a_rank_that_fails_ends_all_requests) {
+    const uint32_t n_each = getenv("QUIRE_TEST_LONG") ? 14 : 1;
+    uint32_t calls[N_KILLS], ignored[N_KILLS], n_killed = 0, n_run = 0;
     srand(8);
+    assert_false(run_and_kill(0, 0, 0, calls)); /* rank 0 does all that others do, and samples */
+    for (int kind = 0; kind < N_KILLS; kind++) {
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < n_each && calls[kind] > 0; i++, n_run++)
+            n += run_and_kill(kind == KILL_SAMPLE ? 0 : (uint32_t)rand() % N_RANKS, kind,
+                              1 + (uint32_t)rand() % calls[kind], ignored);
+        printf("%s: failed %u times, at one of %u calls\n", rank_kill_names[kind], n, calls[kind]);
+        n_killed += n;
+    }
+    /* A later run may have fewer calls than the first one had. */
+    printf("%u of %u ranks have failed\n", n_killed, n_run);
+    assert_true(n_killed > n_run / 2 && n_run >= (N_KILLS - 3) * n_each);
+    assert_false(run_and_kill(1, 0, 0, ignored));
+}
+
+/* A rank that cannot load its share ends the start, and the next one is whole. */
+TEST(a_rank_that_cannot_load_ends_the_start) {
+    const int n_times = getenv("QUIRE_TEST_LONG") ? 14 : 3;
+    srand(9);
     for (int i = 0; i < n_times; i++) {
-        struct backend *be = take_ranks(N_RANKS, false), *failing = be->ranks[rand() % N_RANKS];
+        struct backend *be = take_ranks(N_RANKS, false);
+        struct model_config model;
         const struct engine_config config = four_ranks(be, &model);
-        struct backend_ops ops = *failing->ops;
-        struct answer answers[N_AT_ONCE] = {0};
-        sound_ops = failing->ops;
-        ops.linear = fail_at_last;
-        ops.run_graph = fail_at_graph;
-        struct engine *engine = answers_start(&config);
-        atomic_store(&n_before_failure, INT_MAX);
-        failing->ops = &ops;
-        for (int k = 0; k < N_AT_ONCE; k++) {
-            struct recipe r = random_recipe();
-            r.params.max_tokens = 250;
-            recipe_submit(engine, &r, &answers[k]);
-        }
-        atomic_store(&n_before_failure, rand() % 200);
-        answers_wait(engine, answers, N_AT_ONCE);
-        assert_false(engine_healthy(engine));
-        for (int k = 0; k < N_AT_ONCE; k++) {
-            const struct engine_event *last = &answers[k].last;
-            assert_int_equal(last->reason, FINISH_ERROR);
-            assert_int_equal(last->error_code, ERR_DEVICE);
-            if (!strstr(last->error_text, "breaks")) fail_msg("%s", last->error_text);
-            answer_forget(&answers[k]);
-        }
+        struct engine *engine = NULL;
+        struct error why = {0};
+        rank_kills_begin(be->ranks[rand() % N_RANKS]);
+        rank_kills_at(KILL_LOAD, 1 + (uint32_t)rand() % 15);
+        assert_int_equal(engine_create(&engine, &config, &why), ERR_DEVICE);
+        assert_non_null(strstr(why.text, rank_kill_names[KILL_LOAD]));
+        rank_kills_end();
+        engine = answers_start(&config);
         engine_destroy(engine);
-        failing->ops = sound_ops;
         model_config_fini(&model);
-        rank_device.give_back(be, true);
+        rank_device.give_back(be, false);
     }
 }
 
@@ -510,6 +549,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < MAX_HEADS; i++) mixed[i] = kinds[i % 4];
     for (int i = 0; i < MAX_HEADS; i++) filters[i] = (struct attn_pattern){PATTERN_FILTERS, 64, 64};
     data = argc > 1 ? argv[1] : "";
+    if (argc > 2) cmocka_set_test_filter(argv[2]);
     if (!rank_device.is_there()) return 77;
     return tests_run("team", NULL, NULL);
 }
