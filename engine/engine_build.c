@@ -10,6 +10,7 @@
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/device/backend.h"
+#include "engine/device/collective.h"
 #include "engine/device/layer_group.h"
 #include "engine/device/pages.h"
 #include "engine/device/select.h"
@@ -127,10 +128,30 @@ static void sum_weights(struct engine *e) {
     }
 }
 
+static const struct collective_ops *collective_of(const struct engine *e) {
+    const struct backend *be = e->config.backend;
+    return be->n_ranks > 1 ? be->ops->collective : NULL;
+}
+
+/* Tells ranks which of them have the same KV heads. */
+static void share_heads(struct engine *e) {
+    const struct collective_ops *together = collective_of(e);
+    if (together && together->share_heads)
+        together->share_heads(e->config.backend, e->ranks->model->whole->n_kv_heads);
+}
+
+/* Tells whether ranks that have the same KV head cannot agree on its scores. */
+static bool repeats_heads(const struct engine *e) {
+    const struct collective_ops *together = collective_of(e);
+    return together && !together->share_heads &&
+           page_io_n_kv_heads(&e->ranks->io) > e->info.model->n_kv_heads;
+}
+
 static int load_files(struct engine *e, struct error *err) {
     const struct engine_config *c = &e->config;
     int code = c->tokens_only ? 0 : tokenizer_load(&e->tokenizer, c->model_dir, err);
     if (!code) code = load_ranks(e, err);
+    if (!code) share_heads(e);
     if (!code) code = add_tokenizers_end(e, err);
     if (code) return code;
     const struct model_config *model = e->ranks->model->whole;
@@ -549,21 +570,20 @@ static int describe_prefill(struct engine *e, struct error *err) {
 }
 
 static struct kv_limits kv_limits(const struct engine *e) {
-    return (struct kv_limits){
-        .max_model_len = e->info.max_model_len,
-        .trained_context = e->info.model->max_position,
-        .n_layers = e->info.model->n_attention,
-        .all_windowed = !model_has_full_attention(e->info.model),
-        .learned_positions = e->info.model->positions == POSITIONS_LEARNED,
-        .bounded_caches = e->info.bounded_caches,
-        .groups = e->config.groups,
-        .n_groups = e->config.n_groups,
-        .selections = e->info.selections,
-        .max_selected = most_selected(e),
-        .device = e->config.backend->name,
-        .has_host_pool = e->ranks->store.base != NULL,
-        .n_ranks = e->config.backend->n_ranks,
-        .repeats_heads = page_io_n_kv_heads(&e->ranks->io) > e->info.model->n_kv_heads};
+    return (struct kv_limits){.max_model_len = e->info.max_model_len,
+                              .trained_context = e->info.model->max_position,
+                              .n_layers = e->info.model->n_attention,
+                              .all_windowed = !model_has_full_attention(e->info.model),
+                              .learned_positions = e->info.model->positions == POSITIONS_LEARNED,
+                              .bounded_caches = e->info.bounded_caches,
+                              .groups = e->config.groups,
+                              .n_groups = e->config.n_groups,
+                              .selections = e->info.selections,
+                              .max_selected = most_selected(e),
+                              .device = e->config.backend->name,
+                              .has_host_pool = e->ranks->store.base != NULL,
+                              .n_ranks = e->config.backend->n_ranks,
+                              .repeats_heads = repeats_heads(e)};
 }
 
 /* Makes the store of recent answers, unless no request may find even another one's prefix. */

@@ -153,6 +153,8 @@ static void cpu_destroy(struct backend *be) {
     buffer_free(&cpu->scores.first_page);
     buffer_free(&cpu->scores.raw);
     buffer_free(&cpu->scores.softmax);
+    buffer_free(&cpu->shared_scores);
+    buffer_free(&cpu->shared_losses);
     select_free(&cpu->selections);
     sparse_free(&cpu->sparse);
     free(cpu->sampled);

@@ -88,6 +88,8 @@ struct cpu_backend {
     bool bounded;                     /* some sequence of the step has a budget */
     struct rank_angles rank_angles;
     struct score_inputs scores;
+    /* Of heads that lose tokens, and that other ranks have, too: evict.c. */
+    struct cpu_buffer shared_scores, shared_losses;
     struct selections selections;
     struct sparse_index sparse; /* of the layer that index() processed last */
     struct cpu_buffer inputs;   /* packed inputs of a product, see linear.c */

@@ -16,7 +16,12 @@
  * A score is a float to which tokens add one after the other.  So its bits depend neither on
  * threads nor on how a prompt was cut.  Evicted tokens are found by integer keys that sort as
  * (score, position) does.  Every task has a KV head of a sequence, or some of its pages, to
- * itself. */
+ * itself.
+ *
+ * Several ranks that share a model may have the same KV head (group.h).  Each has a part of its
+ * queries, and so a part of each score.  Where they are about to evict, each score becomes the mean
+ * of their parts.  All evict the same tokens then, and the parts still add up to the score.  What
+ * is lost is the mean of their parts, too. */
 #include "engine/cpu/tile.h"
 
 #include <math.h>
@@ -24,6 +29,7 @@
 
 #include "engine/base/sizes.h"
 #include "engine/cpu/evict_order.h"
+#include "engine/cpu/group.h"
 #include "engine/device/attention.h"
 #include "engine/device/backend.h"
 #include "engine/device/evict.h"
@@ -39,6 +45,14 @@ struct evict_job {
     const struct attn_args *args;
     uint32_t group;
     uint32_t *first_task; /* prefill scores: [n_seqs - n_decode + 1], prefix sums */
+    bool has_scores;      /* those of rows that decode are already added */
+    /* What each sequence and KV head loses, where ranks agree on that, too; or NULL. */
+    struct shared_loss *losses; /* [n_seqs][n_kv_heads] */
+};
+
+/* A loss as ranks exchange it: of a part of the head's queries, and then of all. */
+struct shared_loss {
+    float is_there, given, sink, terms[KV_LOST_TERMS];
 };
 
 /* The tokens of one KV head of one sequence. */
@@ -135,10 +149,102 @@ static void loss_note(const struct loss *loss, const struct evict_head *h) {
         first->lost[k] = (float)(first->lost[k] * fades[k] + loss->terms[k] / kept);
 }
 
+/* Notes the loss, or leaves that to note_losses(). */
+static void loss_end(const struct evict_job *job, const struct loss *loss,
+                     const struct evict_head *h) {
+    if (!job->losses) {
+        loss_note(loss, h);
+        return;
+    }
+    const size_t seq = (size_t)(h->seq - job->cpu->step->seqs);
+    struct shared_loss *shared = &job->losses[seq * job->args->kv->n_kv_heads + h->kv_head];
+    shared->is_there = 1;
+    shared->given = (float)loss->given;
+    shared->sink = (float)loss->sink;
+    for (uint32_t k = 0; k < KV_LOST_TERMS; k++) shared->terms[k] = (float)loss->terms[k];
+}
+
 static double kept_share(const struct kv_page_state *first) {
     double loss = 0;
     for (uint32_t k = 0; k < KV_LOST_TERMS; k++) loss += ldexp(first->lost[k], -(int)k);
     return 1 / (1 + LN_2 * loss);
+}
+
+/* --- Heads of several ranks. --- */
+
+/* Copies the scores of a head's slots to or from an array, in whole pages. */
+static void copy_scores(const struct evict_head *h, float *array, bool to_array) {
+    for (uint32_t page = 0; page < pages_of(h); page++) {
+        float *score = state_at(h, page)->score, *at = array + (size_t)page * PAGE_TOKENS;
+        const size_t bytes = slots_of_page(h->view->n_slots, page) * sizeof(float);
+        memcpy(to_array ? at : score, to_array ? score : at, bytes);
+    }
+}
+
+/* Tells whether the head loses tokens in this step. */
+static bool will_evict(const struct evict_head *h, bool decodes) {
+    return has_scores(h->budget) && h->view->n_slots > h->budget->capacity &&
+           (decodes || h->seq->compress);
+}
+
+/* Copies the scores of all heads that lose tokens to or from an array; returns how many there are.
+ * NULL: only counts them. */
+static size_t copy_all_scores(const struct evict_job *job, uint32_t first, uint32_t end,
+                              float *array, bool to_array) {
+    size_t n = 0;
+    for (uint32_t i = 0; i < (end - first) * job->args->kv->n_kv_heads; i++) {
+        const uint32_t n_kv = job->args->kv->n_kv_heads, seq = first + i / n_kv;
+        const struct evict_head h = head_of(job, seq, i % n_kv);
+        if (!will_evict(&h, seq < job->cpu->step->n_decode)) continue;
+        if (array) copy_scores(&h, array + n, to_array);
+        n += (size_t)pages_of(&h) * PAGE_TOKENS;
+    }
+    return n;
+}
+
+/* Lets ranks that have the same heads agree on the scores of sequences [first, end). */
+static int agree_on_scores(const struct evict_job *job, uint32_t first, uint32_t end,
+                           struct error *err) {
+    struct cpu_backend *cpu = job->cpu;
+    const size_t n = copy_all_scores(job, first, end, NULL, true);
+    if (n == 0 || !cpu_group_shares_heads(cpu)) return 0;
+    int rc = cpu_buffer_reserve(&cpu->shared_scores, n * sizeof(float), err);
+    if (rc) return rc;
+    float *array = cpu->shared_scores.data;
+    memset(array, 0, n * sizeof(float));
+    copy_all_scores(job, first, end, array, true);
+    rc = cpu_group_mean_of_head(cpu, array, n, err);
+    if (!rc) copy_all_scores(job, first, end, array, false);
+    return rc;
+}
+
+/* Makes space for the losses of a step, if ranks agree on them. */
+static int begin_losses(struct evict_job *job, struct error *err) {
+    struct cpu_buffer *buffer = &job->cpu->shared_losses;
+    const size_t bytes =
+        (size_t)job->cpu->step->n_seqs * job->args->kv->n_kv_heads * sizeof(struct shared_loss);
+    if (!cpu_group_shares_heads(job->cpu)) return 0;
+    const int rc = cpu_buffer_reserve(buffer, bytes, err);
+    if (rc) return rc;
+    memset(buffer->data, 0, bytes);
+    job->losses = buffer->data;
+    return 0;
+}
+
+/* Notes the losses that ranks had together. */
+static int note_losses(const struct evict_job *job, struct error *err) {
+    const uint32_t n_kv = job->args->kv->n_kv_heads, n = job->cpu->step->n_seqs * n_kv;
+    if (!job->losses) return 0;
+    const int rc = cpu_group_mean_of_head(job->cpu, (float *)job->losses,
+                                          n * sizeof(struct shared_loss) / sizeof(float), err);
+    for (uint32_t i = 0; i < n && !rc; i++) {
+        const struct shared_loss *shared = &job->losses[i];
+        const struct evict_head h = head_of(job, i / n_kv, i % n_kv);
+        struct loss loss = {.given = shared->given, .sink = shared->sink};
+        for (uint32_t k = 0; k < KV_LOST_TERMS; k++) loss.terms[k] = shared->terms[k];
+        if (shared->is_there > 0) loss_note(&loss, &h);
+    }
+    return rc;
 }
 
 /* --- Decode: a task is a KV head of a sequence. --- */
@@ -221,7 +327,7 @@ static void lose_slot(const struct evict_job *job, uint32_t seq, const struct ev
     struct loss loss = {.sink = sink_share(job, h, row)};
     loss_add(&loss, h, state_at(h, page)->position[at],
              share_of(job, h, row, raw_at(job, seq, h, page) + at));
-    loss_note(&loss, h);
+    loss_end(job, &loss, h);
 }
 
 static void free_slot(const struct evict_head *h, uint32_t slot) {
@@ -239,11 +345,19 @@ static void evict_decode_task(void *ctx, uint32_t task, uint32_t worker) {
     const uint32_t n_kv = job->args->kv->n_kv_heads, seq = task / n_kv;
     const struct evict_head h = head_of(job, seq, task % n_kv);
     if (!has_scores(h.budget)) return;
-    add_decode_scores(job, seq, &h);
+    if (!job->has_scores) add_decode_scores(job, seq, &h);
     if (h.view->n_slots <= h.budget->capacity) return;
     const uint32_t slot = lowest_slot(&h);
     lose_slot(job, seq, &h, slot);
     free_slot(&h, slot);
+}
+
+static void decode_scores_task(void *ctx, uint32_t task, uint32_t worker) {
+    (void)worker;
+    const struct evict_job *job = ctx;
+    const uint32_t n_kv = job->args->kv->n_kv_heads, seq = task / n_kv;
+    const struct evict_head h = head_of(job, seq, task % n_kv);
+    if (has_scores(h.budget)) add_decode_scores(job, seq, &h);
 }
 
 static struct evict_job evict_job(struct backend *be, const struct attn_args *args) {
@@ -253,12 +367,18 @@ static struct evict_job evict_job(struct backend *be, const struct attn_args *ar
 }
 
 static int evict_decode(struct backend *be, const struct attn_args *args, struct error *err) {
-    (void)err;
     struct evict_job job = evict_job(be, args);
+    const uint32_t n = job.cpu->step->n_decode, n_tasks = n * args->kv->n_kv_heads;
     if (!job.cpu->bounded) return 0;
-    pool_run(job.cpu->pool, evict_decode_task, &job,
-             job.cpu->step->n_decode * args->kv->n_kv_heads);
-    return 0;
+    if (cpu_group_shares_heads(job.cpu)) {
+        pool_run(job.cpu->pool, decode_scores_task, &job, n_tasks);
+        int rc = agree_on_scores(&job, 0, n, err);
+        if (!rc) rc = begin_losses(&job, err);
+        if (rc) return rc;
+        job.has_scores = true;
+    }
+    pool_run(job.cpu->pool, evict_decode_task, &job, n_tasks);
+    return note_losses(&job, err);
 }
 
 /* --- Prefill, scores: a task is some pages of a KV head, which the rows visit in order. --- */
@@ -432,7 +552,7 @@ static void lose_slots(const struct evict_job *job, const struct step_seq *seq,
                 loss_add(&loss, h, state_at(h, page)->position[at],
                          share_of(job, h, row, w->scores + at));
     }
-    loss_note(&loss, h);
+    loss_end(job, &loss, h);
 }
 
 static void move_token(const struct evict_head *h, uint32_t to, uint32_t from) {
@@ -458,17 +578,12 @@ static void compress(const struct evict_head *h, const uint64_t *keys, uint64_t 
         if (keys[slot] > bound) keep_token(h, to++, slot);
 }
 
-/* Tells whether a chunk ends with this step, and leaves more than the budget. */
-static bool ends_above_budget(const struct evict_head *h) {
-    return h->seq->compress && h->view->n_slots > h->budget->capacity;
-}
-
 static void compress_task(void *ctx, uint32_t task, uint32_t worker) {
     const struct evict_job *job = ctx;
     const struct step *step = job->cpu->step;
     const uint32_t n_kv = job->args->kv->n_kv_heads, seq = step->n_decode + task / n_kv;
     const struct evict_head h = head_of(job, seq, task % n_kv);
-    if (!has_scores(h.budget) || !ends_above_budget(&h)) return;
+    if (!will_evict(&h, false)) return;
     uint64_t *keys = scratch_of(job->cpu, worker);
     const struct score_work w =
         score_work_layout(keys + 2 * (size_t)h.view->n_slots, job->group, h.kv->head_dim);
@@ -502,7 +617,10 @@ static int evict_chunk(struct backend *be, const struct attn_args *args, struct 
     const struct step *step = job.cpu->step;
     if (!job.cpu->bounded || step->n_seqs == step->n_decode) return 0;
     int rc = job.cpu->scores.wanted ? run_prefill_scores(&job, err) : 0;
-    return rc < 0 ? rc : run_compress(&job, err);
+    if (!rc) rc = agree_on_scores(&job, step->n_decode, step->n_seqs, err);
+    if (!rc) rc = begin_losses(&job, err);
+    if (!rc) rc = run_compress(&job, err);
+    return rc < 0 ? rc : note_losses(&job, err);
 }
 
 /* --- Without scores: a task is a KV head of a sequence in one of the layers. --- */

@@ -30,6 +30,7 @@ struct cpu_group {
     uint32_t n;
     struct backend *ranks[RANKS_MAX];
     struct operand operands[RANKS_MAX][2];
+    uint32_t n_sharing;          /* ranks that have the same KV head */
     uint32_t n_calls[RANKS_MAX]; /* of each rank, since the ranks last began: its newest operand */
     struct meeting meeting;
 };
@@ -138,6 +139,30 @@ int cpu_group_largest(struct cpu_backend *cpu, float *x, size_t n, struct error 
     return rc;
 }
 
+static void mean_task(void *ctx, uint32_t task, uint32_t worker) {
+    (void)worker;
+    const struct reduction *r = ctx;
+    const uint32_t n = r->cpu->group->n_sharing, head = r->cpu->base.rank / n;
+    const size_t first = (size_t)task * TASK_ELEMENTS, end = min_u64(first + TASK_ELEMENTS, r->n);
+    for (size_t i = first; i < end; i++) {
+        float sum = 0;
+        for (uint32_t rank = head * n; rank < (head + 1) * n; rank++)
+            sum += copy_of(r->cpu, rank)[i];
+        r->out[i] = sum / (float)n;
+    }
+}
+
+bool cpu_group_shares_heads(const struct cpu_backend *cpu) {
+    return cpu->group && cpu->group->n_sharing > 1;
+}
+
+int cpu_group_mean_of_head(struct cpu_backend *cpu, float *x, size_t n, struct error *err) {
+    struct reduction r = {.cpu = cpu, .out = x, .n = n};
+    const int rc = show(cpu, x, n, err);
+    if (!rc) pool_run(cpu->pool, mean_task, &r, (uint32_t)div_up(n, TASK_ELEMENTS));
+    return rc;
+}
+
 /* ---- columns ---- */
 
 /* Copies the rank's columns of x, one row behind the other. */
@@ -172,6 +197,11 @@ static double waited_s(const struct backend *be) {
     return atomic_load(&((const struct cpu_backend *)be)->waited_s);
 }
 
+static void share_heads(struct backend *be, uint32_t n_kv_heads) {
+    struct cpu_group *group = ((struct cpu_backend *)be)->group;
+    group->n_sharing = n_kv_heads < group->n ? group->n / n_kv_heads : 1;
+}
+
 static void interrupt(struct backend *be) {
     meeting_interrupt(&((struct cpu_backend *)be)->group->meeting);
 }
@@ -186,6 +216,7 @@ const struct collective_ops cpu_collective_ops = {.sum = sum,
                                                   .gather_columns = gather_columns,
                                                   .rmsnorm = cpu_rmsnorm_parts,
                                                   .waited_s = waited_s,
+                                                  .share_heads = share_heads,
                                                   .interrupt = interrupt,
                                                   .resume = resume,
                                                   .selects = true};

@@ -5,6 +5,7 @@
 #ifndef ENGINE_CPU_GROUP_H
 #define ENGINE_CPU_GROUP_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -28,5 +29,10 @@ int cpu_group_sum(struct cpu_backend *cpu, float *x, size_t n, struct error *err
 /* Makes each of x[n] the largest of all ranks' x, for a backend that may be alone.  ERR_STOPPED as
  * in collective_ops. */
 int cpu_group_largest(struct cpu_backend *cpu, float *x, size_t n, struct error *err);
+/* Tells whether other ranks have the rank's KV heads, too, with other queries. */
+bool cpu_group_shares_heads(const struct cpu_backend *cpu);
+/* Makes each of x[n] the mean over the ranks that have the same KV head.  All ranks call it, with
+ * the same n.  ERR_STOPPED as in collective_ops. */
+int cpu_group_mean_of_head(struct cpu_backend *cpu, float *x, size_t n, struct error *err);
 
 #endif

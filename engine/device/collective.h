@@ -56,6 +56,11 @@ struct collective_ops {
     /* Gives the n tokens that rank 0 has sampled last to the other ranks, for STEP_SAMPLED.  NULL:
      * no step is submitted before the host knows them. */
     int (*share_sampled)(struct backend *be, uint32_t n, struct error *err);
+    /* Says how many KV heads all ranks have together in the layers that may keep a budget.  If that
+     * is less than the ranks, several have the same head, each with a part of its queries.  Then
+     * evict_ops evict by what all of these give a token.  To be called before a step.  NULL: they
+     * cannot do that by scores. */
+    void (*share_heads)(struct backend *be, uint32_t n_kv_heads);
     /* Ends the calls of all ranks with ERR_STOPPED, those that wait and later ones.  A device's
      * error comes with collect() or sync(). */
     void (*interrupt)(struct backend *be);

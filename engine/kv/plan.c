@@ -90,8 +90,8 @@ static int check_ranks(const struct kv_choice *choice, const struct kv_limits *l
     return error_set(err, ERR_INVALID,
                      "with --tensor-parallel-size %" PRIu32
                      " the model has fewer KV heads than ranks: a KV policy must evict without "
-                     "scores",
-                     limits->n_ranks);
+                     "scores on the device %s",
+                     limits->n_ranks, limits->device);
 }
 
 static int check_bounded(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens,

@@ -103,6 +103,21 @@ def test_grammars_allow_what_they_allow_one_rank(one, ranks, grammar):
     ranks.wait_idle()
 
 
+@pytest.mark.parametrize("score", ["sum", "decay", "window"])
+def test_heads_of_several_ranks_evict_the_same_tokens(one, ranks, score):
+    """Four ranks have each KV head twice, with half of its queries each."""
+    policy = {"type": "heavy_hitter", "heavy": 96, "recent": 64, "score": score,
+              **({"prompt": "whole"} if score == "window" else {"chunk": 64})}
+    for i in range(N_ANSWERS // 2):
+        ours, theirs = (ask(server, prompt_of(300 + 61 * i, 40 + i), kv_policy=policy, ignore_eos=True)
+                        for server in (ranks, one))
+        assert_like(ours, theirs)
+        if ours[0] == theirs[0]:
+            retained = [answer["usage"]["kv"]["retained_attention"] for answer in (ours[2], theirs[2])]
+            assert 0 < retained[0] < 1 and abs(retained[0] - retained[1]) < 1e-3, retained
+    ranks.wait_idle()
+
+
 def test_metrics_tell_of_each_rank(one, ranks):
     ranks.complete(prompt_of(200, 5), max_tokens=20, ignore_eos=True)
     ranks.wait_idle()
