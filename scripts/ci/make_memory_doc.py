@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Writes the tables of docs/memory.md: what weights and a token take by `quire info`, and what then fits a card.
+"""Writes the tables of docs/memory.md: what weights and a token take by `quire info`, and what then fits a card;
+and those of docs/scaling.md: what fits several cards.
 
     scripts/ci/make_memory_doc.py [--check] [build/quire]
 
---check writes nothing, and exits 1 when the tables are not what would be written."""
+--check writes nothing, and exits 1 when tables are not what would be written."""
 import json
 import pathlib
 import re
@@ -12,10 +13,13 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs/memory.md"
+PAGE, HOST_PAGE = ROOT / "docs/memory.md", ROOT / "docs/scaling.md"
 GIB = 1 << 30
 CARDS = (24, 48, 80)  # GiB
 SHARE = 0.9  # --gpu-memory-utilization
+HOST_CARDS, RANKS = (80, 141), (1, 2, 4, 8)  # GB of a card; cards of a host
+CONTEXTS = (8192, 32768, 131072, 1 << 20)
+LONG_SHARE = 0.1  # of a card, for the workspace of prompts that are computed layer by layer
 BESIDE = 4 * GIB  # what the page says is left for the workspace and the runtime
 STREAMING_PAGES = 40  # of the default budget: 2,048 tokens and a chunk of 512, in pages of 64
 # The shape, what make_bench_model.py is told of it, and how many of its layers see everything under offload: by the
@@ -91,12 +95,45 @@ def write_card(models, card):
                   "`streaming`, `heavy_hitter`: requests of any length", "`offload`, moved: tokens of one text"], rows)
 
 
-def make(binary):
-    with tempfile.TemporaryDirectory() as folder:
-        models = {name: measure(binary, pathlib.Path(folder, str(i)), arguments)
-                  for i, (name, (arguments, _)) in enumerate(SHAPES.items())}
-    tables = {"weights": write_weights(models), **{f"{card} GB": write_card(models, card) for card in CARDS}}
-    text = PAGE.read_text(encoding="utf-8")
+def tokens_of_ranks(model, bits, card, n):
+    """Tokens of the KV cache of n ranks with a card each.  Each has the whole embedding, and its KV heads: with more
+    ranks than these some are there twice."""
+    shape = model["shape"]
+    embedding = 2 * shape["width"] * shape["vocabulary"]
+    weights = model["weights"][bits] + (n - 1) * embedding
+    room = n * card * 10 ** 9 * (SHARE - LONG_SHARE) - weights
+    return room / (model["token"] * max(1, n / shape["kv_heads"]))
+
+
+def of_hosts(models, bits_of, cell):
+    return [[f"{name}, {bits}", f"{model['weights'][bits] / 10 ** 9:.0f} GB", *cell(model, bits)]
+            for name, model in models.items() for bits in bits_of]
+
+
+def write_hosts(models):
+    """Thousands of tokens, by the card and how many there are."""
+    def cells(model, bits):
+        tokens = [tokens_of_ranks(model, bits, card, n) / 1000 for card in HOST_CARDS for n in RANKS]
+        return [f"{int(each):,}" if each >= 8 else "–" for each in tokens]
+
+    return table(["model", "weights", *(f"{n} x {card} GB" for card in HOST_CARDS for n in RANKS)],
+                 of_hosts(models, ("bf16", "8 bits"), cells))
+
+
+def write_fewest(models):
+    """The fewest cards that hold a text, by the card and the text."""
+    def cells(model, bits):
+        return [next((str(n) for n in RANKS if tokens_of_ranks(model, bits, card, n) >= context), "–")
+                for card in HOST_CARDS for context in CONTEXTS]
+
+    return table(["model", "weights", *(f"{context:,} tokens, {card} GB" for card in HOST_CARDS
+                                        for context in CONTEXTS)],
+                 of_hosts(models, ("bf16", "8 bits", "4 bits"), cells))
+
+
+def filled(page, tables):
+    """The page with its tables."""
+    text = page.read_text(encoding="utf-8")
     for name, rows in tables.items():
         mark = f"<!-- {name}: by scripts/ci/make_memory_doc.py -->\n\n"
         assert text.count(mark) == 1, mark
@@ -104,13 +141,22 @@ def make(binary):
     return text
 
 
+def make(binary):
+    with tempfile.TemporaryDirectory() as folder:
+        models = {name: measure(binary, pathlib.Path(folder, str(i)), arguments)
+                  for i, (name, (arguments, _)) in enumerate(SHAPES.items())}
+    return {PAGE: filled(PAGE, {"weights": write_weights(models),
+                                **{f"{card} GB": write_card(models, card) for card in CARDS}}),
+            HOST_PAGE: filled(HOST_PAGE, {"tokens": write_hosts(models), "cards": write_fewest(models)})}
+
+
 def main():
     arguments = [each for each in sys.argv[1:] if each != "--check"]
-    text = make(pathlib.Path(arguments[0] if arguments else ROOT / "build/quire").resolve())
-    if "--check" not in sys.argv:
-        PAGE.write_text(text, encoding="utf-8")
-    elif text != PAGE.read_text(encoding="utf-8"):
-        sys.exit("docs/memory.md has old tables: run scripts/ci/make_memory_doc.py build/quire")
+    for page, text in make(pathlib.Path(arguments[0] if arguments else ROOT / "build/quire").resolve()).items():
+        if "--check" not in sys.argv:
+            page.write_text(text, encoding="utf-8")
+        elif text != page.read_text(encoding="utf-8"):
+            sys.exit(f"docs/{page.name} has old tables: run scripts/ci/make_memory_doc.py build/quire")
 
 
 if __name__ == "__main__":
