@@ -13,8 +13,9 @@ when an answer differs.  Needs numpy (build/venv).
     scripts/load/record_answers.py --binary build/quire --ranks 2 --out two.jsonl --compare one.jsonl
 
 asks servers whose model two ranks share.  Their sums are rounded in another place, so only tokens
-are compared, and log-probabilities within 0.01 (0.2 with a KV cache of 8 bits) up to the first
-token that differs.  Each answer whose tokens differ is named, with the two tokens and their
+are compared, and log-probabilities within 0.01 (0.2 with a KV cache of 8 bits, and on a GPU, where
+all ranks have the first device) up to the first token that differs.  --places default asks the
+default model alone.  Each answer whose tokens differ is named, with the two tokens and their
 log-probabilities.  Exits 1 when log-probabilities before are further apart."""
 import argparse
 import json
@@ -48,6 +49,7 @@ def arguments():
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--compare", type=pathlib.Path, help="another file of the same requests")
     parser.add_argument("--ranks", type=int, default=1, help="--tensor-parallel-size of the servers")
+    parser.add_argument("--places", default="", help="only servers whose names begin so, such as default")
     return parser.parse_args()
 
 
@@ -140,15 +142,20 @@ def record(options):
 
     with tempfile.TemporaryDirectory() as name, open(options.out, "w", encoding="utf-8") as out:
         directory = pathlib.Path(name)
-        places = list(servers(directory))
-        shares = [options.requests // (2 * len(DEFAULT))] * len(DEFAULT)
-        n_left, n_families = options.requests - sum(shares), len(places) - len(DEFAULT)
+        places = [place for place in servers(directory) if place[0].startswith(options.places)]
+        n_default = sum(place[0].startswith("default") for place in places)
+        n_families = len(places) - n_default
+        of_default = options.requests // 2 if n_families else options.requests
+        shares = [of_default // n_default] * n_default if n_default else []
+        n_left = options.requests - sum(shares)
         shares += [n_left // n_families + (i < n_left % n_families) for i in range(n_families)]
+        ranks = ["--tensor-parallel-size", options.ranks]
+        if options.device == "cuda" and options.ranks > 1:
+            ranks += ["--tensor-parallel-devices", ",".join(["0"] * options.ranks)]
         for (place, (settings, rest), context, n_vocab, is_text), n in zip(places, shares):
             rng = random.Random(place)
             try:
-                started = Server(directory, *settings, *INVARIANT, "--tensor-parallel-size",
-                                 options.ranks, **rest)
+                started = Server(directory, *settings, *INVARIANT, *ranks, **rest)
             except AssertionError as why:  # what the device has not is refused at the start, by name
                 refusal = (re.search(r"error \S+: (.* not supported on the device .*)", str(why)) or
                            re.search(r"error (--tensor-parallel-size \d+ does not .*)", str(why)))
@@ -191,7 +198,7 @@ def tokens_of(answer):
     return list(zip(ids, logprobs + [None] * (len(ids) - len(logprobs))))
 
 
-def compare_near(mine, theirs, ranks):
+def compare_near(mine, theirs, ranks, device):
     """Compares answers of several ranks with those of one."""
     a, b = ({(x["place"], x["i"]): x for x in map(json.loads, path.read_text().splitlines())}
             for path in (mine, theirs))
@@ -212,7 +219,7 @@ def compare_near(mine, theirs, ranks):
             n_same += 1
             continue
         # Keys and values of 8 bits that differ in their last bit are rounded to neighbours.
-        bound = 0.2 if key[0] == f"default-{FP8}" else 0.01
+        bound = 0.2 if device == "cuda" or key[0] == f"default-{FP8}" else 0.01
         far, tie = 0, None
         for i, (p, q) in enumerate(zip(tokens_of(x["answer"]), tokens_of(y["answer"]))):
             if p[1] is not None and q[1] is not None:
@@ -240,7 +247,7 @@ def main():
     if not options.compare:
         return
     same = (compare(options.out, options.compare) if options.ranks == 1 else
-            compare_near(options.out, options.compare, options.ranks))
+            compare_near(options.out, options.compare, options.ranks, options.device))
     sys.exit(not same)
 
 
