@@ -499,6 +499,9 @@ static struct shared_credit *guess_credit_of(struct engine *e) {
     return e->config.backend->runs_ahead ? &e->guess_credit : NULL;
 }
 
+/* The rows of a prompt that are worth a step for the last one alone, which reads all weights. */
+enum { MOST_WITH_LAST = 256 };
+
 /* Creates the scheduler.  Work is in multiply-adds of a layer: of its matrices for every row, and
  * of two products of its heads for every row and slot. */
 static int create_scheduler(struct engine *e, struct error *err) {
@@ -511,6 +514,7 @@ static int create_scheduler(struct engine *e, struct error *err) {
         .max_seqs = e->config.max_num_seqs,
         .max_long_rows = e->info.long_rows,
         .max_prompt_slots = most_prompt_slots(e),
+        .most_with_last = m->n_kv_shared > 0 ? MOST_WITH_LAST : 0,
         .max_itl_s = e->config.max_itl_ms / 1000.0,
         .row_work = dim * (2 * q_dim + 2 * kv_dim) + feed_forward_work(m),
         .enter_work = dim * (q_dim + 2 * kv_dim),

@@ -126,6 +126,17 @@ static uint32_t chunk_rows(const struct prefill_queue *p, uint32_t n_stored, uin
     return most - min_u32(most, (n_stored + most) % p->space->prompt_unit);
 }
 
+/* Returns a chunk's rows without the prompt's last one, if that should have a step of its own.  It
+ * should not where rows leave logits anyway, nor where budgets are: their scores are those of all
+ * layers. */
+static uint32_t without_last(const struct prefill_queue *p, const struct sequence *seq,
+                             uint32_t n_rows, uint32_t n_left) {
+    const bool leaves_last = p->most_with_last > 0 && n_rows == n_left &&
+                             n_rows > p->most_with_last && !seq->prompt_event &&
+                             layer_set_is_empty(&seq->kv.plan.budgeted);
+    return leaves_last ? n_rows - 1 : n_rows;
+}
+
 struct planned_rows prefill_queue_next_rows(const struct prefill_queue *p,
                                             const struct prefill_budget *budget,
                                             struct sequence *seq, uint32_t n_left, bool starts) {
@@ -142,7 +153,8 @@ struct planned_rows prefill_queue_next_rows(const struct prefill_queue *p,
     const uint32_t most =
         min_u32(fitting_rows(p, budget, &rows), sequence_recurrent_max_rows(&seq->kv));
     if (seq->prefill_order == PREFILL_CHUNKED)
-        rows.n = chunk_rows(p, n_tokens, min_u32(n_left, grant.n_rows), most);
+        rows.n = without_last(p, seq, chunk_rows(p, n_tokens, min_u32(n_left, grant.n_rows), most),
+                              n_left);
     else
         rows.n = sparse_chunk_rows(n_tokens, seq->n_prompt - n_tokens,
                                    min_u32(most, seq->prefill.chunk), &seq->is_sparse_chunk);

@@ -22,11 +22,12 @@ struct kv_space;
 struct kv_wish;
 struct sequence;
 
-/* Embedded in the scheduler, which sets the first four members. */
+/* Embedded in the scheduler, which sets the first members. */
 struct prefill_queue {
     const struct kv_space *space;
     uint32_t max_rows, max_long_rows; /* see struct scheduler_config */
     uint64_t max_slots;               /* its max_prompt_slots */
+    uint32_t most_with_last;          /* as there */
     struct step_time step_time;
     struct sequence *owner; /* the running sequence that owns the prefill, or NULL */
     uint32_t n_owners;      /* so far; the newest is `owner` */

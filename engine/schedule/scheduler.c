@@ -61,6 +61,7 @@ int scheduler_create(struct scheduler **out, const struct scheduler_config *conf
         .max_rows = max_rows,
         .max_long_rows = config->max_long_rows,
         .max_slots = config->max_prompt_slots,
+        .most_with_last = config->most_with_last,
         .step_time = step_time_make(config->row_work, config->enter_work, config->pair_work,
                                     config->max_itl_s),
     };

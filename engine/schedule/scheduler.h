@@ -64,7 +64,10 @@ struct scheduler_config {
     uint32_t max_long_rows;       /* of a layer-major prompt; 0: no prompt is layer-major */
     uint64_t max_prompt_slots; /* that all prefill chunks of a step may see together; 0: no limit.
                                   A step may have one chunk in any case */
-    double max_itl_s;          /* between two tokens of a sequence; 0: no limit */
+    /* Most rows of a prompt's last chunk that includes its last row.  In a longer one that row gets
+     * a step of its own, because steps without logits skip layers.  0: no layer is skipped. */
+    uint32_t most_with_last;
+    double max_itl_s;                       /* between two tokens of a sequence; 0: no limit */
     double row_work, enter_work, pair_work; /* as in struct step_time */
     double (*now_s)(void);                  /* a clock that is never set back */
     struct shared_credit *guess_credit;     /* borrowed; NULL: the backend does not run ahead */

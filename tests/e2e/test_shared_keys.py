@@ -6,7 +6,7 @@ import test_offload_oracle
 from offload_oracle import Selection
 from oracle_model import Model
 from precision import PRECISE
-from server import Server
+from server import INVARIANT, Server
 from test_families import CHECKPOINTS, CONTEXT, DATA, link_checkpoint
 from test_offload_windows import tokens_of
 
@@ -37,3 +37,18 @@ def test_answers_are_the_oracles(server, offload):
     texts = test_offload_oracle.check_answers(server, oracle, questions)
     assert all(0 < text.n_fetched < text.n_chosen for text in texts)
     server.wait_idle()
+
+
+@pytest.mark.parametrize("n_prompt", [257, 411])
+def test_a_last_row_by_itself_answers_the_same(tmp_path, n_prompt):
+    """A chunk of more than 256 rows leaves the prompt's last one to the next step; the other server has
+    no such chunk."""
+    model = link_checkpoint(tmp_path / "model", CHECKPOINTS["gemma4_shared"])
+    answers = []
+    for n_rows in (512, 128):
+        with Server(tmp_path, *PRECISE, *INVARIANT, "--max-num-batched-tokens", n_rows,
+                    "--max-num-seqs", 4, "--kv-cache-memory", "64M", model=model) as one:
+            answers.append(one.complete(tokens_of(n_prompt, 7), max_tokens=16, logprobs=3, ignore_eos=True,
+                                        return_token_ids=True)["choices"][0])
+    assert answers[0]["token_ids"] == answers[1]["token_ids"]
+    assert answers[0]["logprobs"] == answers[1]["logprobs"]

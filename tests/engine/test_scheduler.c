@@ -401,6 +401,39 @@ TEST(prompts_of_a_step_share_their_slots) {
     fixture_fini(&f);
 }
 
+/* Returns the most rows of a prompt in a step, of a request that is run to its end. */
+static uint32_t most_rows(uint32_t most_with_last, uint32_t n_prompt, bool wants_scores) {
+    struct fixture f;
+    struct client client = {0};
+    uint32_t most = 0;
+    fixture_init_with(&f, MAX_PAGES,
+                      (struct scheduler_config){
+                          .max_rows = 512, .max_seqs = 4, .most_with_last = most_with_last});
+    struct engine_request r = client_request(&client, n_prompt, 3);
+    if (wants_scores) r.params.n_prompt_logprobs = 0;
+    fixture_submit(&f, &r, 1);
+    for (struct batch *batch; scheduler_n_live(f.scheduler) > 0;) {
+        batch = scheduler_plan(f.scheduler);
+        assert_non_null(batch);
+        for (uint32_t i = 0; i < batch->step.n_seqs; i++)
+            if (batch->step.seqs[i].n_rows > most) most = batch->step.seqs[i].n_rows;
+        fixture_submit_step(&f, batch);
+        fixture_complete_step(&f);
+        fixture_drain(&f, 0);
+    }
+    client_check(&client);
+    fixture_fini(&f);
+    return most;
+}
+
+TEST(the_last_row_of_a_long_prompt_has_a_step_of_its_own) {
+    assert_int_equal(most_rows(0, 200, false), 200);
+    assert_int_equal(most_rows(100, 200, false), 199);
+    assert_int_equal(most_rows(100, 101, false), 100);
+    assert_int_equal(most_rows(100, 100, false), 100);
+    assert_int_equal(most_rows(100, 200, true), 200); /* all rows leave logits */
+}
+
 TEST(cancelling_frees_pages_in_every_phase) {
     struct fixture f;
     struct client queued = {0}, prefilling = {0}, generating = {0};
