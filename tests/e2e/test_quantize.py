@@ -143,7 +143,7 @@ CLOSE = 0.02  # nats, in the mean: codes that are rounded the other way, and wha
 CHECKPOINTS = ["mha-f32", "gqa-bf16-llama3-tied", "mqa-f16-linear-bias", "qwen2-gqa-bf16-head128-yarn",
                "mistral-mha-bf16-window", "qwen2-gqa-bf16-head64-tied", "qwen3-gqa-bf16-head64-bias",
                "gemma2-gqa-bf16-head64", "gemma3-gqa-bf16-head64", "phi3-mha-bf16-head96",
-               "phi3-mqa-f16-longrope-short",
+               "phi3-mqa-f16-longrope-short", "glm-gqa-bf16-head64", "glm4-gqa-bf16-head128",
                "granite-gqa-bf16-head16", "olmo3-gqa-f16-head16-yarn", "cohere2-gqa-f16-head32-window"]
 
 
