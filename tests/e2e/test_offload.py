@@ -262,6 +262,17 @@ def test_a_soak_leaves_nothing_behind(serve, small_model, settings):
     assert status == 0 and "everything is as it was" in said, said
 
 
+@pytest.mark.skipif(DEVICE != "cpu", reason="each replica has a GPU of its own")
+def test_a_soak_of_replicas_leaves_nothing_behind(serve, small_model, settings):
+    server = serve(*settings, "--kv-offload-size", 2 * N_BLOCKS * BLOCK_BYTES, "--kv-cache-memory", "192M",
+                   "--max-model-len", 2048, "--enable-prefix-caching", "false", "--data-parallel-size", 2,
+                   model=small_model)
+    status, said = soak(server)
+    assert status == 0 and "everything is as it was" in said, said
+    metrics = server.metrics()
+    assert min(metrics[f'quire_replica_requests_submitted_total{{replica="{i}"}}'] for i in range(2)) > 0
+
+
 def test_a_soak_tells_what_is_left(serve, small_model, settings):
     """Prefixes stay in the cache."""
     status, said = soak(serve(*settings, "--kv-offload-size", N_BLOCKS * BLOCK_BYTES,
