@@ -43,9 +43,9 @@ static int check_filters(const struct admission *a, const struct engine_request 
                          "prefill.pattern.type filters needs filter layers (--filters-file)");
     if (a->model->n_ranks > 1 && !a->kv.selections)
         return error_set(err, ERR_INVALID,
-                         "prefill.pattern.type filters does not go with --tensor-parallel-size "
-                         "%" PRIu32 " on the device %.20s",
-                         a->model->n_ranks, a->kv.device);
+                         "prefill.pattern.type filters does not go with %s %" PRIu32
+                         " on the device %.20s",
+                         ranks_setting(a->kv.ranks_share), a->model->n_ranks, a->kv.device);
     if (r->kv.mechanism == KV_BOUNDED || !layer_set_is_empty(&r->kv_override.layers))
         return error_set(err, ERR_INVALID,
                          "prefill.pattern.type filters does not go with a kv_policy that evicts");

@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/device/collective.h"
 #include "engine/device/pages.h"
 #include "engine/request/event.h"
 #include "engine/request/request.h"
@@ -34,12 +35,13 @@ struct weight_tally;
 
 struct engine_config {
     const char *model_dir;
-    struct backend *backend;     /* borrowed; used only by the engine thread after create */
-    uint32_t max_model_len;      /* prompt + generated tokens; 0: the model's trained context */
-    uint32_t max_num_seqs;       /* sequences in one step */
-    uint32_t max_batched_tokens; /* rows in one step */
-    uint32_t max_queued;         /* requests waiting beyond the running ones; more get ERR_FULL */
-    double device_share;         /* of a device's memory that the engine may use, (0, 1] */
+    struct backend *backend;      /* borrowed; used only by the engine thread after create */
+    enum ranks_share ranks_share; /* what the backend's ranks share, if it has several */
+    uint32_t max_model_len;       /* prompt + generated tokens; 0: the model's trained context */
+    uint32_t max_num_seqs;        /* sequences in one step */
+    uint32_t max_batched_tokens;  /* rows in one step */
+    uint32_t max_queued;          /* requests waiting beyond the running ones; more get ERR_FULL */
+    double device_share;          /* of a device's memory that the engine may use, (0, 1] */
     uint32_t n_replicas;     /* engines that share the system's memory, this one among them; 0: 1 */
     uint64_t kv_cache_bytes; /* 0: what is left of the device's share; of a system's memory, what
                                 memory_plan_kv() says */

@@ -25,6 +25,7 @@
 #include "engine/memory_plan.h"
 #include "engine/model/decoder.h"
 #include "engine/model/feed_forward.h"
+#include "engine/model/model_share.h"
 #include "engine/request/channels.h"
 #include "engine/schedule/scheduler.h"
 #include "engine/schedule/speculation_rules.h"
@@ -103,6 +104,7 @@ static int load_ranks(struct engine *e, struct error *err) {
                                   .random_format = c->random_format,
                                   .context = c->max_model_len,
                                   .n_ranks = c->backend->n_ranks,
+                                  .ranks_share = c->ranks_share,
                                   .check = check_model,
                                   .check_ctx = e,
                                   .progress = tell_progress,
@@ -120,7 +122,7 @@ static void sum_weights(struct engine *e) {
     struct engine_info *info = &e->info;
     for (uint32_t i = 0; i < team_n_ranks(e->team); i++) {
         const struct model *model = e->ranks[i].model;
-        const bool is_head = model->config.tied_head && model->config.n_ranks <= 1;
+        const bool is_head = model->config.tied_head && !model_shares_weights(&model->config);
         info->weight_bytes += model->weight_bytes;
         info->step_weight_bytes +=
             model->weight_bytes - (is_head ? 0 : weight_bytes(&model->embedding));
@@ -587,6 +589,7 @@ static struct kv_limits kv_limits(const struct engine *e) {
                               .device = e->config.backend->name,
                               .has_host_pool = e->ranks->store.base != NULL,
                               .n_ranks = e->config.backend->n_ranks,
+                              .ranks_share = e->config.ranks_share,
                               .repeats_heads = repeats_heads(e)};
 }
 

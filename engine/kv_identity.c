@@ -33,6 +33,7 @@ int kv_identity(struct digest_value *out, const struct engine_config *config,
     absorb_text(&digest, config->backend->name);
     absorb_text(&digest, config->backend->arithmetic);
     digest_absorb(&digest, config->batch_invariant);
+    if (config->ranks_share == RANKS_SHARE_ROWS) absorb_text(&digest, "ranks share rows");
     absorb_pages(&digest, space->io.memory, space);
     const int code = model_digest(&digest, model, config->model_dir, err);
     if (!code) *out = digest_end(&digest);

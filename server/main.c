@@ -62,17 +62,29 @@ struct subcommand {
     const struct option_table *(*own)(void); /* NULL: it has no options of its own */
 };
 
+/* Returns how many ranks a replica has, whatever they share. */
+static uint32_t n_ranks_of(const struct options *options) {
+    return (uint32_t)(options->tensor_parallel_size * options->context_parallel_size);
+}
+
+static int check_ranks(const struct options *options, struct error *err) {
+    if (options->tensor_parallel_size == 1 || options->context_parallel_size == 1) return 0;
+    return error_set(err, ERR_INVALID,
+                     "--context-parallel-size does not go with --tensor-parallel-size: ranks share "
+                     "a prompt's rows, or the weights");
+}
+
 #ifdef QUIRE_CUDA
 /* Reads which device each rank of each replica has. */
 static int read_devices(uint32_t devices[CUDA_MOST_RANKS], const struct options *options,
                         struct error *err) {
     const char *at = options->tensor_parallel_devices;
-    const uint64_t n = options->tensor_parallel_size * options->data_parallel_size;
+    const uint64_t n = n_ranks_of(options) * options->data_parallel_size;
     if (n > CUDA_MOST_RANKS)
         return error_set(err, ERR_INVALID,
-                         "--tensor-parallel-size times --data-parallel-size is %" PRIu64
+                         "%" PRIu64 " replicas of %" PRIu32 " ranks are %" PRIu64
                          ", but at most %d ranks are allowed",
-                         n, CUDA_MOST_RANKS);
+                         options->data_parallel_size, n_ranks_of(options), n, CUDA_MOST_RANKS);
     for (uint32_t i = 0; i < n; i++) {
         char *end = NULL;
         devices[i] = at ? (uint32_t)strtoul(at, &end, 10) : i;
@@ -93,8 +105,7 @@ static int create_cuda(struct backend **out, const struct options *options, uint
                                                     [ACTIVATIONS_BF16] = ROUND_NEVER,
                                                     [ACTIVATIONS_FP8] = ROUND_ALWAYS};
     uint32_t all[CUDA_MOST_RANKS] = {0};
-    const uint32_t n_ranks = (uint32_t)options->tensor_parallel_size,
-                   *devices = all + replica * n_ranks;
+    const uint32_t n_ranks = n_ranks_of(options), *devices = all + replica * n_ranks;
     const int rc = read_devices(all, options, err);
     if (rc) return rc;
     const struct cuda_config config = {.device = devices[0],
@@ -111,6 +122,15 @@ static int create_cuda(struct backend **out, const struct options *options, uint
     return error_set(err, ERR_UNSUPPORTED, "this quire was built without CUDA");
 }
 #endif
+
+/* Refuses what no GPU has been tested with. */
+static int check_cuda(struct backend *gpu, const struct options *options, struct error *err) {
+    if (options->context_parallel_size == 1) return 0;
+    gpu->ops->destroy(gpu);
+    return error_set(err, ERR_INVALID,
+                     "--context-parallel-size is not supported on GPUs yet: use "
+                     "--tensor-parallel-size, or --device cpu");
+}
 
 /* Returns a replica's part of the CPU's threads. */
 static uint32_t threads_of(const struct options *options, uint32_t replica) {
@@ -131,7 +151,7 @@ static int create_cpu(struct backend **out, const struct options *options, uint3
         .isa = isas[options->isa],
         .matmul_dtype = options->dtype == PRODUCTS_BF16 ? DTYPE_BF16 : DTYPE_F32,
         .int8_products = options->dtype == PRODUCTS_AUTO,
-        .n_ranks = (uint32_t)options->tensor_parallel_size};
+        .n_ranks = n_ranks_of(options)};
     return cpu_backend_create(out, &config, err);
 }
 
@@ -140,9 +160,11 @@ static int create_cpu(struct backend **out, const struct options *options, uint3
 static int open_device(struct backend **out, const struct options *options, uint32_t replica,
                        struct error *err) {
     struct error why = {0};
+    int rc = check_ranks(options, err);
+    if (rc) return rc;
     if (options->device == DEVICE_CPU) return create_cpu(out, options, replica, err);
-    const int rc = create_cuda(out, options, replica, &why);
-    if (rc == 0) return 0;
+    rc = create_cuda(out, options, replica, &why);
+    if (rc == 0) return check_cuda(*out, options, err);
     if (options->device == DEVICE_CUDA)
         return error_set(err, rc, "--device cuda: %.480s", why.text);
     if (rc != ERR_UNSUPPORTED) return error_set(err, rc, "%s", why.text);

@@ -19,6 +19,8 @@ int tests_run(const char *group, CMFixtureFunction set_up, CMFixtureFunction tea
         tests = realloc(tests, (n + 1) * sizeof(*tests));
         tests[n++] = test->test;
     }
+    const char *only = getenv("QUIRE_TEST_ONLY"); /* a name, with * and ? */
+    if (only) cmocka_set_test_filter(only);
     const int n_failed = _cmocka_run_group_tests(group, tests, n, set_up, tear_down);
     free(tests);
     return n_failed;

@@ -129,6 +129,17 @@ static int rmsnorm(struct backend *be, const struct rmsnorm_args *args, struct e
     return launch_met(CUDA_BACKEND(be), &op, err);
 }
 
+static int exchange(struct backend *be, const struct exchange_args *args, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    const struct cuda_group *group = group_of(be);
+    const struct exchange_params params = {.links = group->links[be->rank], .args = *args};
+    int rc = meet(cuda, err);
+    if (!rc)
+        rc = cuda_check(cuda, launch_exchange(&params, group->most_blocks, launch_of(cuda)),
+                        "rows of all ranks", err);
+    return rc ? rc : meet(cuda, err);
+}
+
 static int share_sampled(struct backend *be, uint32_t n, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     const bool has_them = be->rank == 0;
@@ -185,16 +196,15 @@ static void resume(struct backend *be) {
 const struct collective_ops cuda_collective_ops = {.sum = sum,
                                                    .gather_columns = gather_columns,
                                                    .rmsnorm = rmsnorm,
+                                                   .exchange = exchange,
                                                    .share_sampled = share_sampled,
                                                    .interrupt = interrupt,
                                                    .resume = resume};
 
 int cuda_group_check(const struct backend *be, struct error *err) {
-    static const char *const whats[] = {[WAIT_NONE] = "",
-                                        [WAIT_SUM] = "a sum",
-                                        [WAIT_COLUMNS] = "logits",
-                                        [WAIT_TOKENS] = "sampled tokens",
-                                        [WAIT_PROBE] = "a probe"};
+    static const char *const whats[] = {[WAIT_NONE] = "",          [WAIT_SUM] = "a sum",
+                                        [WAIT_COLUMNS] = "logits", [WAIT_TOKENS] = "sampled tokens",
+                                        [WAIT_PROBE] = "a probe",  [WAIT_EXCHANGE] = "rows"};
     const struct cuda_group *group = group_of(be);
     const uint64_t word = group ? *word_of(group) : 0;
     const uint32_t what = word >> 32 & 0xff, rank = word >> 16 & 0xffff, other = word & 0xffff;
@@ -259,6 +269,7 @@ static int open_rank(struct cuda_group *group, uint32_t rank, struct error *err)
     rc = cuda_check(cuda, empty_mailbox(group, rank), "a mailbox", err);
     if (!rc) rc = cuda_check(cuda, load_sums(), "sums over ranks", err);
     if (!rc) rc = cuda_check(cuda, load_norms(), "norms over ranks", err);
+    if (!rc) rc = cuda_check(cuda, load_exchanges(), "rows of all ranks", err);
     return rc ? rc : cuda_check(cuda, load_columns(), "what ranks exchange", err);
 }
 

@@ -31,6 +31,7 @@
 
 #include "cuda/host/kernels.h"
 #include "cuda/ranks/ranks.h"
+#include "engine/device/exchange.h"
 
 #ifdef __CUDACC__
 #define MAILBOX_CALL static __host__ __device__ __forceinline__
@@ -54,6 +55,8 @@ enum {
     LARGE_VECTORS = 2 * HALF_VECTORS,
     COLUMN_THREADS = 256,
     COLUMN_BLOCKS = 64,
+    EXCHANGE_THREADS = 512,
+    EXCHANGE_BLOCKS = 128,
     NORM_THREADS = 256,
     NORM_BLOCKS = 128,
     NORM_ROWS = 64, /* of a block */
@@ -68,7 +71,7 @@ struct column_range {
 struct mailbox {
     uint32_t is_stopped, n_tokens, padding[30];
     uint32_t n_small[SMALL_BLOCKS], n_large[LARGE_BLOCKS], n_columns[COLUMN_BLOCKS];
-    uint32_t n_norms[NORM_BLOCKS];
+    uint32_t n_norms[NORM_BLOCKS], n_exchanges[EXCHANGE_BLOCKS];
     /* Set by the other ranks: */
     uint32_t parts_came[LARGE_BLOCKS][CUDA_MOST_RANKS];
     uint32_t sums_came[LARGE_BLOCKS][CUDA_MOST_RANKS];
@@ -76,14 +79,17 @@ struct mailbox {
     float *columns_to[COLUMN_BLOCKS];     /* which wants them here */
     uint32_t columns_came[COLUMN_BLOCKS][CUDA_MOST_RANKS];
     struct column_range columns[COLUMN_BLOCKS][CUDA_MOST_RANKS]; /* that have come */
-    uint32_t tokens_open[CUDA_MOST_RANKS];                       /* by the ranks that want tokens */
+    uint32_t exchange_open[EXCHANGE_BLOCKS][CUDA_MOST_RANKS];    /* by ranks that want rows */
+    void *exchange_to[EXCHANGE_BLOCKS][CUDA_MOST_RANKS];         /* here */
+    uint32_t exchange_came[EXCHANGE_BLOCKS][CUDA_MOST_RANKS];
+    uint32_t tokens_open[CUDA_MOST_RANKS]; /* by the ranks that want tokens */
     int32_t *tokens_to[CUDA_MOST_RANKS];
     uint32_t tokens_came;
     uint32_t probe_came[CUDA_MOST_RANKS], probe[CUDA_MOST_RANKS];
 };
 
 /* What waits for what; 0: the host has stopped the ranks. */
-enum rank_wait { WAIT_NONE, WAIT_SUM, WAIT_COLUMNS, WAIT_TOKENS, WAIT_PROBE };
+enum rank_wait { WAIT_NONE, WAIT_SUM, WAIT_COLUMNS, WAIT_TOKENS, WAIT_PROBE, WAIT_EXCHANGE };
 
 /* Pinned memory of the host that all devices see. */
 struct rank_report {
@@ -150,6 +156,17 @@ struct columns_params {
     uint32_t n_rows, width, first, n_cols;
 };
 
+struct exchange_params {
+    struct rank_links links;
+    struct exchange_args args; /* activations are bf16 */
+    /* Which rows of each rank's block a launch exchanges; launch_exchange() sets both. */
+    uint32_t first_row, most_rows;
+};
+
+/* Launches what exchanges rows for columns. */
+cudaError_t launch_exchange(const struct exchange_params *p, uint32_t most_blocks,
+                            struct launch launch);
+
 struct norm_params {
     struct rank_links links;
     const void *x;      /* bf16, row i at x + i * x_stride elements: [dim], the rank's part */
@@ -204,6 +221,8 @@ cudaError_t launch_probe(const struct rank_links *links, uint32_t other, uint32_
 cudaError_t load_sums(void);
 /* Does the same for columns.cu. */
 cudaError_t load_columns(void);
+/* Does the same for exchange.cu. */
+cudaError_t load_exchanges(void);
 /* Does the same for norm.cu. */
 cudaError_t load_norms(void);
 

@@ -17,6 +17,7 @@
 #include "engine/cpu/buffer.h"
 #include "engine/cpu/threads.h"
 #include "engine/device/collective.h"
+#include "engine/device/exchange.h"
 
 enum { TASK_ELEMENTS = 1 << 14 };
 
@@ -193,6 +194,57 @@ static int gather_columns(struct backend *be, const struct gather_columns_args *
     return rc;
 }
 
+/* ---- rows for columns ---- */
+
+/* What a rank takes from another one, or from itself. */
+struct taking {
+    const struct exchange_args *args;
+    const float *from;
+    struct exchange_block rows;
+    uint32_t sender, receiver;
+    uint32_t task_rows;
+};
+
+static void take_task(void *ctx, uint32_t task, uint32_t worker) {
+    (void)worker;
+    const struct taking *t = ctx;
+    const struct exchange_args *args = t->args;
+    const uint32_t first = task * t->task_rows, end = min_u32(first + t->task_rows, t->rows.n_rows);
+    for (uint32_t row = first; row < end; row++) {
+        const float *from = t->from + (t->rows.from_row + row) * args->from_stride;
+        float *to = (float *)args->to + (t->rows.to_row + row) * args->to_stride;
+        for (uint32_t i = 0; i < args->n_parts; i++) {
+            const struct exchange_part *part = &args->parts[i];
+            memmove(to + exchange_to(args, part, t->sender),
+                    from + exchange_from(args, part, t->receiver), part->n * sizeof(float));
+        }
+    }
+}
+
+static void take_rows(struct cpu_backend *cpu, const struct exchange_args *args, const float *from,
+                      uint32_t sender) {
+    struct taking t = {.args = args,
+                       .from = from,
+                       .rows = exchange_block_of(args, sender, cpu->base.rank, cpu->group->n),
+                       .sender = sender,
+                       .receiver = cpu->base.rank};
+    t.task_rows = (uint32_t)max_u64(TASK_ELEMENTS / args->to_stride, 1);
+    pool_run(cpu->pool, take_task, &t, (uint32_t)div_up(t.rows.n_rows, t.task_rows));
+}
+
+static int exchange(struct backend *be, const struct exchange_args *args, struct error *err) {
+    struct cpu_backend *cpu = (struct cpu_backend *)be;
+    const uint32_t n = cpu->group->n, n_rows = args->from_own_rows
+                                                   ? rank_rows_of(args->n_rows, be->rank, n).n
+                                                   : args->n_rows;
+    const bool is_alone = exchange_is_alone(args);
+    const int rc = is_alone ? 0 : show(cpu, args->from, n_rows * args->from_stride, err);
+    if (!rc) take_rows(cpu, args, args->from, be->rank);
+    for (uint32_t i = 0; i < n && !rc && !is_alone; i++)
+        if (i != be->rank) take_rows(cpu, args, copy_of(cpu, i), i);
+    return rc;
+}
+
 static double waited_s(const struct backend *be) {
     return atomic_load(&((const struct cpu_backend *)be)->waited_s);
 }
@@ -215,6 +267,7 @@ static void resume(struct backend *be) {
 const struct collective_ops cpu_collective_ops = {.sum = sum,
                                                   .gather_columns = gather_columns,
                                                   .rmsnorm = cpu_rmsnorm_parts,
+                                                  .exchange = exchange,
                                                   .waited_s = waited_s,
                                                   .share_heads = share_heads,
                                                   .interrupt = interrupt,

@@ -10,6 +10,14 @@
  * Parts are added in the order of the ranks.  So the bits depend on the number of ranks, and on
  * nothing else.
  *
+ * Or each rank has the whole weights, computes the products of some of a step's rows, and the
+ * attention of some heads in all rows.  Between the two, rows are exchanged for heads:
+ *
+ *   rank 0   x of rows 0 … 3 ──► q k v of all heads ┐            ┌► q k v of rows 0 … 7, heads 0, 1
+ *   rank 1   x of rows 4 … 7 ──► q k v of all heads ┴─exchange()─┴► q k v of rows 0 … 7, heads 2, 3
+ *
+ * Nothing is added up there, so the bits are those of one backend that has the same products.
+ *
  * A call, or what it has submitted to the device, ends once all ranks have made it.  So all ranks
  * make the same calls in the same order.  A rank that cannot do so calls interrupt() instead.
  *
@@ -23,9 +31,21 @@
 
 struct backend;
 struct error;
+struct exchange_args; /* exchange.h */
 struct rmsnorm_args;
 
 enum { RANKS_MAX = 64 };
+
+/* What ranks share beside attention's heads. */
+enum ranks_share {
+    RANKS_SHARE_WEIGHTS, /* each has a part of every weight, and computes all rows: sum() */
+    RANKS_SHARE_ROWS     /* each has all weights, and computes some rows: exchange() */
+};
+
+/* Returns the name of the setting that says how many ranks share this. */
+static inline const char *ranks_setting(enum ranks_share share) {
+    return share == RANKS_SHARE_ROWS ? "--context-parallel-size" : "--tensor-parallel-size";
+}
 
 struct sum_args {
     const void *part; /* act [n]: the rank's own; it may change as soon as the call has ended */
@@ -50,6 +70,8 @@ struct collective_ops {
      * size.  The mean square is that of all parts.  n_heads is 1, and nothing is accumulated.
      * NULL: the ranks cannot do it. */
     int (*rmsnorm)(struct backend *be, const struct rmsnorm_args *args, struct error *err);
+    /* Exchanges rows for columns.  NULL: the ranks cannot share rows. */
+    int (*exchange)(struct backend *be, const struct exchange_args *args, struct error *err);
     /* Returns the seconds that the rank has waited for others so far.  Thread: any.  NULL: it is
      * not known. */
     double (*waited_s)(const struct backend *be);

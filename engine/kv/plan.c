@@ -88,10 +88,10 @@ static int check_ranks(const struct kv_choice *choice, const struct kv_limits *l
                        struct error *err) {
     if (choice->score == KV_SCORE_NONE || !limits->repeats_heads) return 0;
     return error_set(err, ERR_INVALID,
-                     "with --tensor-parallel-size %" PRIu32
+                     "with %s %" PRIu32
                      " the model has fewer KV heads than ranks: a KV policy must evict without "
                      "scores on the device %s",
-                     limits->n_ranks, limits->device);
+                     ranks_setting(limits->ranks_share), limits->n_ranks, limits->device);
 }
 
 static int check_bounded(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens,
@@ -115,9 +115,9 @@ static int check_selection(const struct kv_choice *choice, const struct kv_limit
                            struct error *err) {
     if (!limits->selections && limits->n_ranks > 1)
         return error_set(err, ERR_INVALID,
-                         "KV policies that select do not go with --tensor-parallel-size %" PRIu32
+                         "KV policies that select do not go with %s %" PRIu32
                          " on this device, or without filter layers",
-                         limits->n_ranks);
+                         ranks_setting(limits->ranks_share), limits->n_ranks);
     if (!limits->selections)
         return error_set(err, ERR_INVALID,
                          "KV policies that select need filter layers and a backend that selects");

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/device/collective.h"
 #include "engine/device/evict.h"
 #include "engine/device/layer_group.h"
 #include "engine/request/kv_choice.h"
@@ -61,7 +62,8 @@ struct kv_limits {
     const char *device;    /* the backend's name */
     bool has_host_pool;    /* the system's memory keeps what is not on the device */
     uint32_t n_ranks;      /* that share the model (device/collective.h); 0: it is not shared */
-    bool repeats_heads;    /* several of them have the same KV head */
+    enum ranks_share ranks_share;
+    bool repeats_heads; /* several of them have the same KV head */
 };
 
 /* Checks the choice for a prompt of n_prompt tokens and an answer of up to max_tokens; err says

@@ -13,9 +13,11 @@
  *   experts_out act [max_rows, dim]         what its experts give
  *   experts  u32 [max_rows, n_used]         what a router has chosen, and f32 shares of it
  *   inputs   act [max_rows, as in layer_inputs_width()]
- *   part     act [max_rows, dim]            of ranks that share the model (collective.h)
+ *   part     act [max_rows, dim]            of ranks that share weights (collective.h)
+ *   products act [own rows, as qkv, of all heads]   of ranks that share rows (row_share.h); there
+ *   own_attn act [own rows, as attn, of all heads]  buffers of products have own rows only
  *   last     act [max_logit_rows, dim]      the rows that need logits, of x
- *   last_attn act [max_logit_rows, as attn]                            and of attn,
+ *   last_attn act [max_logit_rows, as attn, of all heads]              and of attn,
  *   last_inputs act [max_logit_rows, as inputs]                        and of inputs
  *   logits   f32 [max_logit_rows, n_vocab]
  *   long_x   act [max_long_rows, dim]       x and qkv of a long prompt's rows,
@@ -50,17 +52,19 @@
 #include "engine/model/decoder_layer.h"
 #include "engine/model/feed_forward.h"
 #include "engine/model/layer_inputs.h"
+#include "engine/model/model_share.h"
 #include "engine/model/recurrent_layer.h"
 #include "engine/model/residual.h"
+#include "engine/model/row_share.h"
 #include "engine/model/shared_keys.h"
 
 enum { ARENA_ALIGN = 64, F32_BYTES = 4 };
 
 /* Offsets in bytes from the start of the arena. */
 struct decoder_layout {
-    size_t x, normed, qkv, gates, attn, gate_up, ffn, part, branch, experts_out, experts, shares,
-        experts_workspace, recurrent_workspace, inputs, last, last_attn, last_inputs, logits,
-        long_x, long_qkv, total;
+    size_t x, normed, qkv, gates, attn, gate_up, ffn, part, products, own_attn, branch, experts_out,
+        experts, shares, experts_workspace, recurrent_workspace, inputs, last, last_attn,
+        last_inputs, logits, long_x, long_qkv, total;
 };
 
 static size_t reserve(struct decoder_layout *plan, size_t rows, size_t cols, size_t element_bytes) {
@@ -94,20 +98,27 @@ static struct decoder_layout make_plan(const struct model_config *c, const struc
     struct decoder_layout plan = {0};
     const struct ffn_widths ffn = feed_forward_widths(c);
     const struct mixer_widths mixer = mixer_widths(c);
-    const uint32_t rows = max_u32(limits->max_rows, limits->max_logit_rows);
+    const uint32_t rows = max_u32(limits->max_rows, limits->max_logit_rows),
+                   own_rows = row_share_most(c, limits->max_rows, limits->max_logit_rows),
+                   widening = row_share_widening(c);
     plan.x = reserve(&plan, rows, c->dim, act_bytes);
-    plan.normed = reserve(&plan, rows, c->dim, act_bytes);
+    plan.normed = reserve(&plan, own_rows, c->dim, act_bytes);
     plan.qkv = reserve(&plan, rows, mixer.qkv, act_bytes);
-    plan.gates = reserve(&plan, rows, mixer.gates, act_bytes);
+    plan.gates = reserve(&plan, own_rows, widening * (size_t)mixer.gates, act_bytes);
     plan.attn = reserve(&plan, rows, mixer.attn, act_bytes);
-    plan.gate_up = reserve(&plan, rows, ffn.gate_up, act_bytes);
-    plan.ffn = reserve(&plan, rows, ffn.ffn, act_bytes);
-    if (be->n_ranks > 1) plan.part = reserve(&plan, rows, c->dim, act_bytes);
-    plan_experts(&plan, c, be, rows, act_bytes);
+    plan.gate_up = reserve(&plan, own_rows, ffn.gate_up, act_bytes);
+    plan.ffn = reserve(&plan, own_rows, ffn.ffn, act_bytes);
+    if (model_shares_weights(c)) plan.part = reserve(&plan, rows, c->dim, act_bytes);
+    if (widening > 1) {
+        plan.products = reserve(&plan, own_rows, widening * (size_t)mixer.qkv, act_bytes);
+        plan.own_attn = reserve(&plan, own_rows, widening * (size_t)mixer.attn, act_bytes);
+    }
+    plan_experts(&plan, c, be, own_rows, act_bytes);
     plan_recurrent(&plan, c, be, rows);
     plan.inputs = reserve(&plan, rows, layer_inputs_width(c), act_bytes);
     plan.last = reserve(&plan, limits->max_logit_rows, c->dim, act_bytes);
-    plan.last_attn = reserve(&plan, limits->max_logit_rows, mixer.attn, act_bytes);
+    plan.last_attn =
+        reserve(&plan, limits->max_logit_rows, widening * (size_t)mixer.attn, act_bytes);
     plan.last_inputs = reserve(&plan, limits->max_logit_rows, layer_inputs_width(c), act_bytes);
     plan.logits = reserve(&plan, limits->max_logit_rows, c->n_vocab, F32_BYTES);
     plan.long_x = reserve(&plan, limits->max_long_rows, c->dim, act_bytes);
@@ -137,7 +148,9 @@ static int make_arena(struct decoder *d, struct error *err) {
     d->attn = base + plan.attn;
     d->gate_up = base + plan.gate_up;
     d->ffn = base + plan.ffn;
-    if (d->be->n_ranks > 1) d->part = base + plan.part;
+    if (model_shares_weights(&d->model->config)) d->part = base + plan.part;
+    d->products = base + plan.products;
+    d->own_attn = base + plan.own_attn;
     d->branch = base + plan.branch;
     d->experts_out = base + plan.experts_out;
     d->experts = (uint32_t *)(base + plan.experts);
@@ -213,18 +226,27 @@ static int run_embed(struct decoder *d, void *x, struct error *err) {
     return d->be->ops->add_positions(d->be, &positions, err);
 }
 
+/* Runs the rest of a layer, whose attention has been computed. */
+static int finish_layer(struct decoder *d, uint32_t layer, struct row_range rows,
+                        struct error *err) {
+    void *attn;
+    const int rc = row_share_to_rows(d, layer, rows, &attn, err);
+    if (rc) return rc;
+    return feed_forward_run(d, layer, attn, layer_inputs_of(d, rows), own_x(d, rows), rows.own.n,
+                            err);
+}
+
 /* Runs the layers that the step needs, the last one only as far as its attention. */
 static int run_layers(struct decoder *d, uint32_t n_rows, struct error *err) {
     const struct model_config *c = &d->model->config;
     const uint32_t n_layers = d->n_run;
-    const struct row_range rows = {d->x, d->qkv, n_rows};
+    const struct row_range rows = row_share_range(d, d->x, d->qkv, n_rows);
     int rc = run_embed(d, d->x, err);
-    if (!rc) rc = layer_inputs_make(d, d->x, n_rows, err);
+    if (!rc) rc = layer_inputs_make(d, rows, err);
     for (uint32_t layer = 0; layer < n_layers && !rc; layer++) {
         rc = c->layers[layer].is_recurrent ? recurrent_layer_run(d, layer, rows, err)
                                            : decoder_layer_attention(d, layer, rows, err);
-        if (!rc && layer + 1 < n_layers)
-            rc = feed_forward_run(d, layer, d->attn, d->inputs, d->x, n_rows, err);
+        if (!rc && layer + 1 < n_layers) rc = finish_layer(d, layer, rows, err);
     }
     return rc;
 }
@@ -243,7 +265,7 @@ static int gather_logits(struct decoder *d, uint32_t n, struct error *err) {
                                              .width = d->model->config.n_vocab,
                                              .first = d->model->head_first,
                                              .n_cols = d->model->head.rows};
-    if (d->be->n_ranks <= 1) return 0;
+    if (!model_shares_weights(&d->model->config)) return 0;
     return d->be->ops->collective->gather_columns(d->be, &args, err);
 }
 
@@ -268,16 +290,25 @@ static int run_logits(struct decoder *d, const void *x, uint32_t n, struct error
     return rc || cap.cap == 0 ? rc : d->be->ops->soft_cap(d->be, &cap, err);
 }
 
+/* Gathers what the last layer's attention gives to the n rows in slice_rows. */
+static int gather_attention(struct decoder *d, uint32_t n, struct error *err) {
+    const struct model_config *c = &d->model->config;
+    const uint32_t layer = c->n_layers - 1;
+    const bool joins = row_share_widening(c) > 1;
+    void *own = joins ? d->products : d->last_attn; /* which is free behind the last layer */
+    const int rc = gather(d, d->attn, own, n, mixer_attn_width(c, layer), err);
+    return rc || !joins ? rc : row_share_all_heads(d, layer, own, d->last_attn, n, err);
+}
+
 /* Computes the logits of the n rows in slice_rows; x: the residual stream of the step's first
  * row. */
 static int run_head(struct decoder *d, const void *x, uint32_t n, struct error *err) {
     const struct model_config *c = &d->model->config;
     int rc = gather(d, x, d->last, n, c->dim, err);
-    if (rc) return rc;
-    rc = gather(d, d->attn, d->last_attn, n, mixer_attn_width(c, c->n_layers - 1), err);
+    if (!rc) rc = gather_attention(d, n, err);
     if (!rc && c->layer_inputs > 0)
         rc = gather(d, d->inputs, d->last_inputs, n, layer_inputs_width(c), err);
-    if (rc) return rc;
+    if (rc || !row_share_has_logits(d)) return rc;
     rc = feed_forward_run(d, c->n_layers - 1, d->last_attn, d->last_inputs, d->last, n, err);
     return rc ? rc : run_logits(d, d->last, n, err);
 }
@@ -317,14 +348,18 @@ static int run_some(struct decoder *d, const void *x, const struct sample_row *s
     return rc ? rc : run_sample(d, d->slice_samples, n, results, logits_out, err);
 }
 
-/* Computes and samples the logits of all samples, from the residual stream and the attention of the
- * step's rows in the last layer. */
-static int run_samples(struct decoder *d, const void *x, const struct sample_row *samples,
-                       uint32_t n_samples, struct sample_result *results, float *logits_out,
-                       struct error *err) {
+/* Computes and samples the logits of all samples.  x: the residual stream of the step's n_rows.
+ * d->attn is what attention gives to them in the last layer. */
+static int run_samples(struct decoder *d, void *x, uint32_t n_rows,
+                       const struct sample_row *samples, uint32_t n_samples,
+                       struct sample_result *results, float *logits_out, struct error *err) {
+    const struct model_config *c = &d->model->config;
     const uint32_t max = d->limits.max_logit_rows;
-    const size_t n_vocab = d->model->config.n_vocab;
-    int rc = 0;
+    const size_t n_vocab = c->n_vocab;
+    if (n_samples == 0) return 0;
+    int rc = row_share_all_rows(d, x, c->dim, n_rows, err);
+    if (!rc && c->layer_inputs > 0)
+        rc = row_share_all_rows(d, d->inputs, layer_inputs_width(c), n_rows, err);
     for (uint32_t at = 0; at < n_samples && !rc; at += max)
         rc = run_some(d, x, samples + at, min_u32(n_samples - at, max), results + at,
                       logits_out ? logits_out + at * n_vocab : NULL, err);
@@ -369,10 +404,11 @@ static int run_to_logits(void *ctx, uint32_t n_rows, struct error *err) {
     struct decoder *d = body->decoder;
     assert(body->extras == d->extras);
     const struct model_config *c = &d->model->config;
+    const struct row_range rows = row_share_range(d, d->x, d->qkv, n_rows);
     int rc = run_layers(d, n_rows, err);
     if (!rc) rc = decoder_layer_evict_oldest(d, 0, c->n_attention, err);
-    if (!rc) rc = feed_forward_run(d, c->n_layers - 1, d->attn, d->inputs, d->x, n_rows, err);
-    return rc ? rc : run_logits(d, d->x, n_rows, err);
+    if (!rc) rc = finish_layer(d, c->n_layers - 1, rows, err);
+    return rc || !row_share_has_logits(d) ? rc : run_logits(d, d->x, n_rows, err);
 }
 
 static int run_body(struct decoder *d, uint32_t n_rows, struct error *err) {
@@ -456,6 +492,7 @@ static int run_rows(struct decoder *d, const struct step *step, const struct sam
                                                 : shared_keys_n_writing(&d->model->config);
     d->has_logits = has_body(d, step) && wants_all_logits(d, step, samples, n_samples);
     d->owes_evictions = !d->has_logits;
+    row_share_begin(d, step->n_rows, d->has_logits);
     return d->has_logits ? run_body(d, n_samples, err) : run_layers(d, step->n_rows, err);
 }
 
@@ -506,9 +543,9 @@ int decoder_submit_rows(struct decoder *d, const struct step *step,
 static int submit_samples(struct decoder *d, const struct sample_row *samples, uint32_t n_samples,
                           struct sample_result *results, struct evict_total *totals,
                           float *logits_out, struct error *err) {
-    const int rc = d->has_logits
-                       ? run_sample(d, samples, n_samples, results, logits_out, err)
-                       : run_samples(d, d->x, samples, n_samples, results, logits_out, err);
+    const int rc = d->has_logits ? run_sample(d, samples, n_samples, results, logits_out, err)
+                                 : run_samples(d, d->x, d->step.n_rows, samples, n_samples, results,
+                                               logits_out, err);
     return rc ? rc : fetch_totals(d, totals, err);
 }
 
@@ -556,7 +593,7 @@ static int check_slice(const struct decoder *d, const struct step *step,
 static int leave_layer(struct decoder *d, uint32_t layer, struct row_range rows,
                        struct error *err) {
     if (layer + 1 == d->model->config.n_layers) return 0;
-    return feed_forward_run(d, layer, d->attn, NULL, rows.x, rows.n, err);
+    return finish_layer(d, layer, rows, err);
 }
 
 /* Runs what the rows need before they enter the slice's layer: the rest of the layer before that,
@@ -565,7 +602,7 @@ static int leave_layer(struct decoder *d, uint32_t layer, struct row_range rows,
 static int approach(struct decoder *d, const struct layer_slice *slice, struct row_range rows,
                     struct error *err) {
     const struct model_config *c = &d->model->config;
-    const struct row_range recurrent = {rows.x, d->qkv, rows.n};
+    const struct row_range recurrent = {rows.x, d->qkv, rows.n, rows.own};
     uint32_t layer = 0;
     int rc = slice->layer == 0 ? run_embed(d, rows.x, err) : 0;
     if (slice->layer > 0) {
@@ -599,16 +636,17 @@ int decoder_submit_slice(struct decoder *d, const struct step *step,
                          const struct layer_slice *slice, const struct sample_row *samples,
                          uint32_t n_samples, struct sample_result *results,
                          struct evict_total *totals, struct error *err) {
-    const struct row_range rows = {
-        act_at(d, d->long_x, (size_t)slice->first_row * d->model->config.dim),
-        act_at(d, d->long_qkv, (size_t)slice->first_row * d->qkv_dim), slice->n_rows};
+    void *x = act_at(d, d->long_x, (size_t)slice->first_row * d->model->config.dim),
+         *qkv = act_at(d, d->long_qkv, (size_t)slice->first_row * d->qkv_dim);
     int rc = check_slice(d, step, slice, n_samples, err);
     if (!rc) rc = check_samples(step, samples, n_samples, err);
     if (rc) return rc;
     if ((rc = begin(d, step, n_samples, err))) return rc;
+    row_share_begin(d, step->n_rows, false);
+    const struct row_range rows = row_share_range(d, x, qkv, slice->n_rows);
     if (!is_leaving(d, slice)) return run_layer_slice(d, slice, rows, err);
     rc = approach(d, slice, rows, err);
-    if (!rc) rc = run_samples(d, rows.x, samples, n_samples, results, NULL, err);
+    if (!rc) rc = run_samples(d, rows.x, rows.n, samples, n_samples, results, NULL, err);
     if (rc || !layer_slice_is_final(slice, d->model->config.n_attention)) return rc;
     return fetch_totals(d, totals, err);
 }

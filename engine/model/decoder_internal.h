@@ -11,13 +11,15 @@
 
 #include "engine/device/backend.h"
 #include "engine/device/dtype.h"
+#include "engine/device/exchange.h"
 #include "engine/device/step.h"
 #include "engine/model/decoder.h"
 
-/* Activations of rows that follow one another in the step. */
+/* Rows that follow one another in the step, and the activations of the first. */
 struct row_range {
     void *x, *qkv;
     uint32_t n;
+    struct rank_rows own; /* of these rows: those of which this rank computes the products */
 };
 
 /* What some sequence of a step adds to the operations of every step: a set of these bits. */
@@ -49,6 +51,7 @@ struct decoder {
     void *experts_workspace;    /* of models with experts: as in experts.h */
     void *recurrent_workspace;  /* of models with recurrent layers: as in recurrent.h */
     void *part;                 /* of a rank, or NULL: what it adds to a sum (collective.h) */
+    void *products, *own_attn;  /* of ranks that share rows (row_share.h) */
     void *branch, *experts_out; /* of FFN_BOTH */
     void *inputs, *last_inputs; /* layer_inputs.h: of the step's rows, and of `last` */
     uint32_t *experts;
@@ -61,6 +64,7 @@ struct decoder {
     unsigned extras;
     const struct step_seq *sparse; /* the sequence with sparse attention, or NULL */
     uint32_t n_run;      /* layers that run: nothing reads what the others would compute */
+    bool is_split;       /* the rank computes the products of its own rows only */
     bool last_attends;   /* in the last of these prompts attend: something reads the results */
     bool has_logits;     /* of the newest step: its rows left their logits, in order */
     bool owes_evictions; /* of the newest step: the oldest tokens are still there */
@@ -70,6 +74,11 @@ struct decoder {
 /* Returns the address of element number `offset` of an activation buffer. */
 static inline void *act_at(const struct decoder *d, void *buffer, size_t offset) {
     return (char *)buffer + activation_bytes(d->be->act_dtype, offset);
+}
+
+/* Returns the residual stream of the rank's own rows. */
+static inline void *own_x(const struct decoder *d, struct row_range rows) {
+    return act_at(d, rows.x, (size_t)rows.own.first * d->model->config.dim);
 }
 
 #endif

@@ -10,6 +10,7 @@
 #include "engine/device/sparse.h"
 #include "engine/model/feed_forward.h"
 #include "engine/model/residual.h"
+#include "engine/model/row_share.h"
 
 /* Returns where the keys of the first row begin, and its values. */
 static void *keys_at(const struct decoder *d, uint32_t layer, void *qkv) {
@@ -27,42 +28,38 @@ static uint32_t n_products(const struct layer_weights *w) {
     return 1 + (weight_if_present(&w->k) != NULL) + (weight_if_present(&w->v) != NULL);
 }
 
+/* Computes the products of the rank's own rows. */
 static int run_qkv(struct decoder *d, uint32_t layer, struct row_range rows, struct error *err) {
     const struct layer_weights *w = &d->model->layers[layer];
+    const struct qkv_rows to = row_share_products(d, layer, rows);
     struct residual_input input;
-    int rc = residual_norm(d, rows.x, rows.n, &w->attn_norm, &w->attn_norm_bias, &input, err);
-    const struct linear_args args = {.x = input.x,
-                                     .norm = input.norm,
-                                     .n_rows = rows.n,
-                                     .n_in = d->model->config.dim,
-                                     .n_parts = n_products(w),
-                                     .parts = {
-                                         {.w = &w->q,
-                                          .bias = weight_if_present(&w->q_bias),
-                                          .y = rows.qkv,
-                                          .y_stride = d->qkv_dim},
-                                         {.w = &w->k,
-                                          .bias = weight_if_present(&w->k_bias),
-                                          .y = keys_at(d, layer, rows.qkv),
-                                          .y_stride = d->qkv_dim},
-                                         {.w = &w->v,
-                                          .bias = weight_if_present(&w->v_bias),
-                                          .y = values_at(d, layer, rows.qkv),
-                                          .y_stride = d->qkv_dim},
-                                     }};
+    int rc = residual_norm(d, own_x(d, rows), rows.own.n, &w->attn_norm, &w->attn_norm_bias, &input,
+                           err);
+    const struct linear_args args = {
+        .x = input.x,
+        .norm = input.norm,
+        .n_rows = rows.own.n,
+        .n_in = d->model->config.dim,
+        .n_parts = n_products(w),
+        .parts = {
+            {.w = &w->q, .bias = weight_if_present(&w->q_bias), .y = to.q, .y_stride = to.stride},
+            {.w = &w->k, .bias = weight_if_present(&w->k_bias), .y = to.k, .y_stride = to.stride},
+            {.w = &w->v, .bias = weight_if_present(&w->v_bias), .y = to.v, .y_stride = to.stride},
+        }};
     return rc ? rc : d->be->ops->linear(d->be, &args, err);
 }
 
-/* Norms a vector of every row of qkv, which begins at x.  Of ranks each has a part of it. */
-static int norm_vector(struct decoder *d, void *x, const struct weight *weight, uint32_t n_rows,
-                       struct error *err) {
+/* Norms a vector of each of n_rows, which begins at x.  Ranks that share weights have a part of
+ * it. */
+static int norm_vector(struct decoder *d, void *x, size_t stride, const struct weight *weight,
+                       uint32_t n_rows, struct error *err) {
     const struct rmsnorm_args norm = {.x = x,
                                       .weight = weight,
                                       .out = x,
                                       .n_rows = n_rows,
                                       .dim = weight->cols,
-                                      .x_stride = d->qkv_dim,
-                                      .out_stride = d->qkv_dim,
+                                      .x_stride = stride,
+                                      .out_stride = stride,
                                       .eps = d->model->config.norm_eps,
                                       .n_heads = 1};
     return d->part ? d->be->ops->collective->rmsnorm(d->be, &norm, err)
@@ -89,9 +86,10 @@ static int norm_v(struct decoder *d, uint32_t layer, struct row_range rows, stru
 /* Norms all heads of q as one vector, and all of k, where the model does. */
 static int norm_whole(struct decoder *d, uint32_t layer, struct row_range rows, struct error *err) {
     const struct layer_weights *w = &d->model->layers[layer];
+    const struct qkv_rows at = row_share_products(d, layer, rows);
     if (!d->model->config.whole_qk_norm) return 0;
-    const int rc = norm_vector(d, rows.qkv, &w->q_norm, rows.n, err);
-    return rc ? rc : norm_vector(d, keys_at(d, layer, rows.qkv), &w->k_norm, rows.n, err);
+    const int rc = norm_vector(d, at.q, at.stride, &w->q_norm, rows.own.n, err);
+    return rc ? rc : norm_vector(d, at.k, at.stride, &w->k_norm, rows.own.n, err);
 }
 
 int decoder_layer_enter(struct decoder *d, uint32_t layer, struct row_range rows,
@@ -115,8 +113,9 @@ int decoder_layer_enter(struct decoder *d, uint32_t layer, struct row_range rows
                                           .query_period = c->query_period,
                                           .norms = c->qk_norm ? &norms : NULL};
     int rc = run_qkv(d, layer, rows, err);
-    if (!rc) rc = norm_v(d, layer, rows, err);
     if (!rc) rc = norm_whole(d, layer, rows, err);
+    if (!rc) rc = row_share_to_heads(d, layer, rows, err);
+    if (!rc) rc = norm_v(d, layer, rows, err);
     return rc ? rc : d->be->ops->rope_append(d->be, &rope, err);
 }
 

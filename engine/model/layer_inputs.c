@@ -10,23 +10,32 @@ uint32_t layer_inputs_width(const struct model_config *c) {
     return c->n_layers * c->layer_inputs;
 }
 
-int layer_inputs_make(struct decoder *d, const void *x, uint32_t n_rows, struct error *err) {
+/* Returns the inputs of the first of the rank's own rows. */
+static void *own_inputs(const struct decoder *d, struct row_range rows) {
+    return act_at(d, d->inputs, (size_t)rows.own.first * layer_inputs_width(&d->model->config));
+}
+
+const void *layer_inputs_of(const struct decoder *d, struct row_range rows) {
+    return d->model->config.layer_inputs > 0 ? own_inputs(d, rows) : NULL;
+}
+
+int layer_inputs_make(struct decoder *d, struct row_range rows, struct error *err) {
     const struct model *m = d->model;
     const struct model_config *c = &m->config;
     const uint32_t width = layer_inputs_width(c);
     const struct embed_args embed = {
         .table = &m->input_embedding, .out = d->inputs, .scale = sqrtf((float)c->layer_inputs)};
     const struct linear_args product = {
-        .x = x,
-        .n_rows = n_rows,
+        .x = own_x(d, rows),
+        .n_rows = rows.own.n,
         .n_in = c->dim,
         .n_parts = 1,
         .parts = {{.w = &m->input_projection, .y = d->gate_up, .y_stride = width}}};
     /* The model divides the product by the root of its width: for the norm a larger eps. */
     const struct rmsnorm_args norm = {.x = d->gate_up,
                                       .weight = &m->input_norm,
-                                      .out = d->inputs,
-                                      .n_rows = n_rows,
+                                      .out = own_inputs(d, rows),
+                                      .n_rows = rows.own.n,
                                       .dim = c->layer_inputs,
                                       .x_stride = width,
                                       .out_stride = width,

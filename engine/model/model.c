@@ -309,7 +309,8 @@ static int visit_rules(struct loader *l, weight_visitor visit, const struct weig
     for (size_t i = 0; i < rules->n; i++) {
         l->query.rule = &rules->rules[i];
         if (!weights_rule_applies(l->query.rule, l->query.config, l->query.shape)) continue;
-        if (l->query.rule->is_in_sum && l->query.config->rank > 0) continue;
+        const bool is_of_rank_0 = l->query.rule->is_in_sum && model_shares_weights(l->query.config);
+        if (is_of_rank_0 && l->query.config->rank > 0) continue;
         int rc = visit(l, (struct weight *)((char *)base + l->query.rule->at));
         if (rc) return rc;
     }
@@ -366,7 +367,12 @@ static int check_source(const struct loader *l) {
 
 /* Refuses what the device's ranks cannot compute together. */
 static int check_ranks(const struct loader *l) {
-    if (!l->model->config.whole_qk_norm || l->be->ops->collective->rmsnorm) return 0;
+    const bool shares_rows = l->source->ranks_share == RANKS_SHARE_ROWS;
+    if (shares_rows && !l->be->ops->collective->exchange)
+        return error_set(l->err, ERR_UNSUPPORTED,
+                         "%s %" PRIu32 " is not supported on the device %.20s",
+                         ranks_setting(l->source->ranks_share), l->source->n_ranks, l->be->name);
+    if (shares_rows || !l->model->config.whole_qk_norm || l->be->ops->collective->rmsnorm) return 0;
     return error_set(
         l->err, ERR_UNSUPPORTED,
         "--tensor-parallel-size %" PRIu32
@@ -386,6 +392,7 @@ static int take_share(struct loader *l) {
     *whole = model->config;
     whole->n_ranks = l->source->n_ranks;
     whole->rank = l->source->rank;
+    whole->ranks_share = l->source->ranks_share;
     model->whole = whole;
     model->config.layers = NULL; /* whole's from here on, until there are the rank's own */
     return model_share_make(&model->config, whole, l->err);
@@ -418,7 +425,7 @@ static int measure_weights(struct loader *l) {
 /* Tells whether one weight is both.  A rank's head is a part of the embedding, and a weight of its
  * own. */
 static bool head_is_embedding(const struct model *model) {
-    return model->config.tied_head && model->config.n_ranks <= 1;
+    return model->config.tied_head && !model_shares_weights(&model->config);
 }
 
 static int load_weights(struct loader *l) {

@@ -6,6 +6,7 @@
 #define ENGINE_MODEL_MODEL_H
 
 #include "engine/device/backend.h"
+#include "engine/device/collective.h"
 #include "engine/device/experts.h"
 #include "engine/device/pages.h"
 #include "engine/device/recurrent.h"
@@ -58,6 +59,7 @@ enum expert_layout {
 struct model_config {
     char architecture[64];
     uint32_t n_ranks, rank; /* model_share.h; n_ranks 0: the model is not shared */
+    enum ranks_share ranks_share;
     uint32_t n_vocab, dim, n_layers, n_heads;
     /* Of layers without a window, which are the ones that evict and select. */
     uint32_t n_kv_heads, head_dim;
@@ -173,6 +175,7 @@ struct model_source {
     const struct weight_format *random_format; /* of matrices that are random; NULL: bf16 */
     uint32_t context;                          /* as in model_config_load() */
     uint32_t n_ranks, rank; /* what is loaded is this rank's; n_ranks 0: all of the model */
+    enum ranks_share ranks_share;
     /* Called once all sizes are known, before the first weight is made; ERR_* ends the loading.
      * Gets the whole model's configuration, and the bytes of weights that are in no file: random,
      * converted and repacked ones.  May be NULL. */

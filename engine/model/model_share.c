@@ -16,8 +16,8 @@ enum { VOCAB_UNIT = 128 };
 
 static int refuse(const struct model_config *c, struct error *err, const char *what, uint32_t n) {
     return error_set(err, ERR_UNSUPPORTED,
-                     "--tensor-parallel-size %" PRIu32 " does not divide the model's %s, %" PRIu32,
-                     c->n_ranks, what, n);
+                     "%s %" PRIu32 " does not divide the model's %s, %" PRIu32,
+                     ranks_setting(c->ranks_share), c->n_ranks, what, n);
 }
 
 /* Replaces *n by a rank's part of it. */
@@ -61,6 +61,7 @@ static int divide_layers(struct model_config *c, struct error *err) {
     c->layers = layers;
     for (uint32_t i = 0; i < c->n_layers && !rc; i++) {
         rc = divide_kv_heads(c, &layers[i].kv.n_heads, err);
+        if (!model_shares_weights(c)) continue;
         if (!rc) rc = divide(c, &layers[i].ffn_dim, "feed-forward width", err);
         if (!rc) rc = divide(c, &layers[i].dense_dim, "width of dense parts", err);
         if (!rc) rc = divide(c, &layers[i].shared_dim, "width of shared experts", err);
@@ -68,13 +69,31 @@ static int divide_layers(struct model_config *c, struct error *err) {
     return rc;
 }
 
+bool model_shares_weights(const struct model_config *c) {
+    return c->n_ranks > 1 && c->ranks_share == RANKS_SHARE_WEIGHTS;
+}
+
+/* Refuses models whose rows depend on each other beside attention. */
+static int check_rows(const struct model_config *c, struct error *err) {
+    if (c->ranks_share != RANKS_SHARE_ROWS || c->recurrent.n_layers == 0) return 0;
+    return error_set(
+        err, ERR_UNSUPPORTED,
+        "%s %" PRIu32
+        " does not go with recurrent layers: there each row follows from the one before",
+        ranks_setting(c->ranks_share), c->n_ranks);
+}
+
 int model_share_make(struct model_config *out, const struct model_config *whole,
                      struct error *err) {
     struct model_config c = *whole;
-    int rc = divide_heads(&c, err);
+    int rc = check_rows(&c, err);
+    if (!rc) rc = divide_heads(&c, err);
     if (rc) return rc;
-    const struct side_part last = model_share_vocab(
-        &(struct model_config){.n_vocab = c.n_vocab, .n_ranks = c.n_ranks, .rank = c.n_ranks - 1});
+    const struct side_part last =
+        model_share_vocab(&(struct model_config){.n_vocab = c.n_vocab,
+                                                 .n_ranks = c.n_ranks,
+                                                 .rank = c.n_ranks - 1,
+                                                 .ranks_share = c.ranks_share});
     if (last.n == 0) return refuse(&c, err, "vocabulary", c.n_vocab);
     if (c.slopes) c.slopes += (size_t)c.rank * c.n_heads;
     if ((rc = divide_layers(&c, err))) free(c.layers);
@@ -88,7 +107,7 @@ struct side_part model_share_of(const struct model_config *c, uint32_t whole, ui
 }
 
 struct side_part model_share_vocab(const struct model_config *c) {
-    if (c->n_ranks <= 1) return (struct side_part){0, c->n_vocab};
+    if (!model_shares_weights(c)) return (struct side_part){0, c->n_vocab};
     const uint64_t exact = div_up(c->n_vocab, c->n_ranks), rounded = round_up(exact, VOCAB_UNIT),
                    each = rounded * (c->n_ranks - 1) < c->n_vocab ? rounded : exact;
     const uint64_t first = min_u64(each * c->rank, c->n_vocab);

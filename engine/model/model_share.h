@@ -9,6 +9,9 @@
  * What is as wide as the residual stream is on every rank: norms, and the embedding, because a
  * token's row is needed whole.
  *
+ * Where ranks share rows, each has all weights but those that belong to heads of attention, and a
+ * part of the heads only (row_share.h).
+ *
  * A weight is shared as its sides are.  A side of which the rank has a part has another length in
  * the rank's configuration than in the whole one; weights_side() gives both.
  *
@@ -16,6 +19,7 @@
 #ifndef ENGINE_MODEL_MODEL_SHARE_H
 #define ENGINE_MODEL_MODEL_SHARE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct error;
@@ -27,8 +31,10 @@ struct side_part {
 };
 
 /* Makes *out the configuration of whole->rank.  It borrows whole's arrays, but owns `layers`.
- * ERR_UNSUPPORTED, naming --tensor-parallel-size: a side cannot be divided by so many. */
+ * ERR_UNSUPPORTED, naming the setting: a side cannot be divided by so many. */
 int model_share_make(struct model_config *out, const struct model_config *whole, struct error *err);
+/* Tells whether a rank has only a part of the weights. */
+bool model_shares_weights(const struct model_config *config);
 /* Returns the rank's part of a side that has `whole` elements, of which the rank has n. */
 struct side_part model_share_of(const struct model_config *config, uint32_t whole, uint32_t n);
 /* Returns the rank's part of the vocabulary.  Ranks may have different numbers of tokens. */

@@ -38,10 +38,12 @@ static uint32_t n_groups_of(const struct weight_query *q, enum weight_side whole
     return is_paired ? weights_side(SIDE_FFN, q->config, q->shape) : 1;
 }
 
-/* Returns what the rank has of a side.  Of the vocabulary it has a part in the head only. */
+/* Returns what the rank has of a side.  Of the vocabulary it has a part in the head only.  Where
+ * ranks share rows, it has a part of nothing but what is one number for each head. */
 static struct side_part own_part(const struct weight_query *q, enum weight_side side) {
     const uint32_t whole = weights_side(side, q->config, q->shape);
-    if (!q->rank) return (struct side_part){0, whole};
+    if (!q->rank || (side != SIDE_HEADS && !model_shares_weights(q->rank)))
+        return (struct side_part){0, whole};
     if (side == SIDE_VOCAB && !q->rule->is_table) return model_share_vocab(q->rank);
     const struct layer_shape *shape = q->shape ? &q->rank->layers[q->layer] : NULL;
     return model_share_of(q->rank, whole, weights_side(side, q->rank, shape));

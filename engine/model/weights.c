@@ -9,6 +9,7 @@
 #include "engine/model/family_names.h"
 #include "engine/model/feed_forward.h"
 #include "engine/model/model.h"
+#include "engine/model/model_share.h"
 #include "engine/model/text_half.h"
 
 #define IN_MODEL(member) offsetof(struct model, member)
@@ -364,7 +365,7 @@ static uint64_t traits_of(const struct model_config *c, const struct layer_shape
         {c->recurrent_by_group, TRAIT_RECURRENT_BY_GROUP},
         {c->gates_by_group, TRAIT_GATES_BY_GROUP},
         {c->output_gate && !recurs, TRAIT_OUTPUT_GATE},
-        {c->n_ranks > 1, TRAIT_SHARED},
+        {model_shares_weights(c), TRAIT_SHARED},
         {shape && shape->k_is_v, TRAIT_K_IS_V},
         {c->layer_scales, TRAIT_LAYER_SCALES},
         {shape && shape->kind == FFN_BOTH, TRAIT_BOTH},
@@ -388,7 +389,7 @@ bool weights_are_router(const struct weight_rule *rule) {
 }
 
 unsigned weights_uses(const struct weight_rule *rule, const struct model_config *config) {
-    const bool is_head = config->tied_head && config->n_ranks <= 1 &&
+    const bool is_head = config->tied_head && !model_shares_weights(config) &&
                          rule->at == IN_MODEL(embedding) && rule->is_table;
     if (rule->rows == SIDE_VECTOR || rule->is_small) return WEIGHT_VECTOR;
     return rule->is_table ? WEIGHT_TABLE | (is_head ? WEIGHT_PRODUCT : 0) : WEIGHT_PRODUCT;

@@ -7,6 +7,7 @@
 
 #include "engine/base/error.h"
 #include "engine/device/backend.h"
+#include "engine/device/collective.h"
 #include "server/bench/bench_schedule.h"
 #include "server/json/api_error.h"
 #include "server/settings/engine_setup.h"
@@ -125,8 +126,8 @@ int bench_run(const struct bench_plan *plan, const struct options *options, cons
     struct ceilings ceilings;
     if (plan->kernels && backend->n_ranks > 1)
         return error_set(err, ERR_INVALID,
-                         "--tensor-parallel-size must be 1 with --kernels: single operations run "
-                         "on one rank");
+                         "%s must be 1 with --kernels: single operations run on one rank",
+                         ranks_setting(config.ranks_share));
     printf("# %s\n", backend->description);
     if (backend->n_ranks > 1) printf("# the bounds are those of one rank\n");
     int rc = backend->ops->measure(backend, &ceilings, err);

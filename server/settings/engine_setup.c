@@ -19,6 +19,7 @@ struct engine_config engine_setup_config(const struct options *options, const ch
     return (struct engine_config){
         .model_dir = model_dir,
         .backend = backend,
+        .ranks_share = options->context_parallel_size > 1 ? RANKS_SHARE_ROWS : RANKS_SHARE_WEIGHTS,
         .max_model_len = (uint32_t)options->max_model_len,
         .max_num_seqs = (uint32_t)options->max_num_seqs,
         .max_batched_tokens = (uint32_t)options->max_num_batched_tokens,

@@ -180,6 +180,10 @@ static const struct option entries[] = {
      NUMBER(tensor_parallel_size, 1, RANKS_MAX, "1",
             "ranks that compute the model together, each with a part of its weights and of the KV "
             "cache")},
+    {"context-parallel-size",
+     NUMBER(context_parallel_size, 1, RANKS_MAX, "1",
+            "ranks that compute the model together, each with all weights, a part of each prompt's "
+            "rows and a part of the KV cache; not with --tensor-parallel-size")},
     {"tensor-parallel-devices",
      STRING(
          tensor_parallel_devices, NULL,

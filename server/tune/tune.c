@@ -502,7 +502,8 @@ int tune_run(const struct tune_plan *plan, const struct options *options, const 
     char real_dir[PATH_MAX];
     if (backend->n_ranks > 1)
         return error_set(err, ERR_INVALID,
-                         "--tensor-parallel-size must be 1: quire tune computes on one rank");
+                         "--tensor-parallel-size and --context-parallel-size must be 1: quire tune "
+                         "computes on one rank");
     struct tune t = {.plan = plan,
                      .options = options,
                      .model_dir = model_dir,

@@ -12,6 +12,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/count.h"
 #include "engine/device/collective.h"
+#include "engine/device/exchange.h"
 #include "tests/cuda/cuda_test.h"
 
 enum { MOST_RANKS = 4, N_SUMS = 20, N_REPLAYS = 5, MOST_DEVICES = 8 };
@@ -311,6 +312,151 @@ static void norms_of_parts_are_those_of_the_whole(void **state) {
     close_ranks();
 }
 
+/* ---- rows for columns ---- */
+
+/* Rows of q, k and v: the columns of a rank, and how many ranks have the same k and v. */
+struct exchanged {
+    uint32_t n_rows, q, k, n_sharing;
+    bool is_split;
+};
+
+/* What a rank has: rows of all columns, of its own, and of q of all ranks. */
+enum { ALL, OWN, BACK, N_BUFFERS };
+
+static uint32_t all_columns(const struct exchanged *e) {
+    return n_ranks * e->q + 2 * (n_ranks / e->n_sharing) * e->k;
+}
+
+/* Submits a rank's side: rows for columns, and q back. */
+static void submit_exchanges(uint32_t rank, const struct exchanged *e, void *memory[N_BUFFERS]) {
+    struct backend *be = ranks->ranks[rank];
+    const uint32_t all_q = n_ranks * e->q, all_k = n_ranks / e->n_sharing * e->k;
+    const struct rank_rows rows = rank_rows_of(e->n_rows, rank, n_ranks);
+    const size_t skipped = e->is_split ? (size_t)rows.first * all_columns(e) : 0;
+    struct error err = {0};
+    const struct exchange_args there = {.from = (uint16_t *)memory[ALL] + skipped,
+                                        .to = memory[OWN],
+                                        .from_stride = all_columns(e),
+                                        .to_stride = e->q + 2 * e->k,
+                                        .n_rows = e->n_rows,
+                                        .from_own_rows = e->is_split,
+                                        .to_own_columns = true,
+                                        .n_parts = 3,
+                                        .parts = {{0, 0, e->q, 1},
+                                                  {all_q, e->q, e->k, e->n_sharing},
+                                                  {all_q + all_k, e->q + e->k, e->k,
+                                                   e->n_sharing}}},
+                               back = {.from = memory[OWN],
+                                       .to = memory[BACK],
+                                       .from_stride = e->q + 2 * e->k,
+                                       .to_stride = all_q,
+                                       .n_rows = e->n_rows,
+                                       .to_own_rows = e->is_split,
+                                       .n_parts = 1,
+                                       .parts = {{0, 0, e->q, 1}}};
+    must(be->ops->collective->exchange(be, &there, &err), &err);
+    must(be->ops->collective->exchange(be, &back, &err), &err);
+}
+
+/* Submits a rank's side of rows that all ranks get, where they are. */
+static void submit_all_rows(uint32_t rank, const struct exchanged *e, void *x) {
+    struct backend *be = ranks->ranks[rank];
+    const uint32_t width = all_columns(e);
+    struct error err = {0};
+    const struct exchange_args args = {
+        .from = (uint16_t *)x + (size_t)rank_rows_of(e->n_rows, rank, n_ranks).first * width,
+        .to = x,
+        .from_stride = width,
+        .to_stride = width,
+        .n_rows = e->n_rows,
+        .from_own_rows = true,
+        .n_parts = 1,
+        .parts = {{0, 0, width, n_ranks}}};
+    must(be->ops->collective->exchange(be, &args, &err), &err);
+}
+
+/* Reads a rank's memory as 16-bit words. */
+static uint16_t *read_words(uint32_t rank, void *memory, size_t n) {
+    struct backend *be = ranks->ranks[rank];
+    struct error err = {0};
+    uint16_t *out = malloc(n * sizeof(*out));
+    must(be->ops->download(be, out, memory, n * sizeof(*out), &err), &err);
+    must(be->ops->sync(be, &err), &err);
+    return out;
+}
+
+static void assert_exchanged(uint32_t rank, const struct exchanged *e, const uint16_t *whole,
+                             void *memory[N_BUFFERS]) {
+    const uint32_t all = all_columns(e), own = e->q + 2 * e->k, all_q = n_ranks * e->q,
+                   shared = rank / e->n_sharing, all_k = n_ranks / e->n_sharing * e->k;
+    const struct rank_rows part = rank_rows_of(e->n_rows, rank, n_ranks),
+                           rows = e->is_split ? part : (struct rank_rows){0, e->n_rows};
+    uint16_t *got = read_words(rank, memory[OWN], (size_t)e->n_rows * own),
+             *back = read_words(rank, memory[BACK], (size_t)rows.n * all_q);
+    for (uint32_t row = 0; row < e->n_rows; row++) {
+        const uint16_t *from = whole + (size_t)row * all, *to = got + (size_t)row * own;
+        assert_memory_equal(to, from + rank * e->q, e->q * 2);
+        assert_memory_equal(to + e->q, from + all_q + shared * e->k, e->k * 2);
+        assert_memory_equal(to + e->q + e->k, from + all_q + all_k + shared * e->k, e->k * 2);
+    }
+    for (uint32_t row = 0; row < rows.n; row++)
+        assert_memory_equal(back + (size_t)row * all_q, whole + (size_t)(rows.first + row) * all,
+                            all_q * 2);
+    free(got), free(back);
+}
+
+/* Gives a rank its rows of `whole`; the others are those of another rank, or of none. */
+static void give_rows(uint32_t rank, const struct exchanged *e, const uint16_t *whole, void *x) {
+    struct backend *be = ranks->ranks[rank];
+    const size_t width = all_columns(e);
+    const struct rank_rows part = rank_rows_of(e->n_rows, rank, n_ranks),
+                           rows = e->is_split ? part : (struct rank_rows){0, e->n_rows};
+    struct error err = {0};
+    must(be->ops->upload(be, (uint16_t *)x + rows.first * width, whole + rows.first * width,
+                         rows.n * width * 2, &err),
+         &err);
+    must(be->ops->sync(be, &err), &err);
+}
+
+static void check_exchange(struct exchanged e) {
+    const size_t width = all_columns(&e), n = e.n_rows * width;
+    void *memory[N_BUFFERS][MOST_RANKS];
+    float *values = random_bf16(n, 1);
+    uint16_t *whole = converted(values, n, ELEMENT_BF16);
+    for (int i = 0; i < N_BUFFERS; i++) alloc_each(n * 2, memory[i]);
+    for (uint32_t r = 0; r < n_ranks; r++) give_rows(r, &e, whole, memory[ALL][r]);
+    for (int time = 0; time < 3; time++)
+        for (uint32_t r = 0; r < n_ranks; r++) {
+            void *own[] = {memory[ALL][r], memory[OWN][r], memory[BACK][r]};
+            submit_exchanges(r, &e, own);
+        }
+    for (uint32_t r = 0; r < n_ranks && e.is_split; r++) submit_all_rows(r, &e, memory[ALL][r]);
+    sync_each();
+    for (uint32_t r = 0; r < n_ranks; r++) {
+        void *own[] = {memory[ALL][r], memory[OWN][r], memory[BACK][r]};
+        assert_exchanged(r, &e, whole, own);
+        uint16_t *all = read_words(r, memory[ALL][r], n);
+        assert_memory_equal(all, whole, n * 2);
+        free(all);
+    }
+    for (int i = 0; i < N_BUFFERS; i++) free_each(memory[i]);
+    free(values), free(whole);
+}
+
+static void rows_are_exchanged_for_columns(void **state) {
+    (void)state;
+    for (uint32_t n = 2; n <= 4; n++) {
+        open_ranks(n, 0, true);
+        for (int is_split = 0; is_split < 2; is_split++) {
+            check_exchange((struct exchanged){5, 16, 8, 1, is_split});
+            check_exchange((struct exchanged){67, 12, 3, 1, is_split}); /* no whole vectors */
+            check_exchange((struct exchanged){131, 64, 16, n % 2 ? n : 2, is_split});
+            if (!small) check_exchange((struct exchanged){3001, 512, 128, n, is_split});
+        }
+        close_ranks();
+    }
+}
+
 /* ---- sampled tokens ---- */
 
 static void all_ranks_get_the_tokens_of_rank_0(void **state) {
@@ -413,6 +559,7 @@ static void ranks_work_together_through_the_host(void **state) {
     sums_of_three_ranks_are_those_of_the_definition(state);
     a_captured_sum_may_be_launched_again(state);
     norms_of_parts_are_those_of_the_whole(state);
+    rows_are_exchanged_for_columns(state);
     all_ranks_get_the_tokens_of_rank_0(state);
     a_rank_that_does_not_come_is_named(state);
     through_host = false;
@@ -434,6 +581,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(sums_of_four_ranks_are_those_of_the_definition),
         cmocka_unit_test(a_captured_sum_may_be_launched_again),
         cmocka_unit_test(norms_of_parts_are_those_of_the_whole),
+        cmocka_unit_test(rows_are_exchanged_for_columns),
         cmocka_unit_test(all_ranks_get_the_tokens_of_rank_0),
         cmocka_unit_test(a_rank_that_does_not_come_is_named),
         cmocka_unit_test(ranks_work_together_through_the_host),

@@ -1,14 +1,15 @@
-"""--tensor-parallel-size with what reads and writes tokens beside the model: guesses and grammars.
+"""Ranks with what reads and writes tokens beside the model: guesses and grammars.
 
 A sum over ranks is rounded in another place than one rank's, so a greedy text may turn where two tokens are
-nearly equally likely, and nowhere else.  With the same number of ranks the bits of a row are the same, alone
+nearly equally likely, and nowhere else.  Ranks that share rows take no sums, and have one rank's bits.  With the same number of ranks the bits of a row are the same, alone
 and in company: there texts must be equal.  The engine alone is compared by tests/engine/test_team.c."""
 import re
+import subprocess
 
 import pytest
 
 from composition import prompt_of
-from server import DEVICE, SLOW, Server
+from server import BINARY, DEVICE, MODEL, PATIENCE, SLOW, WRAPPER, Server
 from test_structured import PERSON, has_library, is_person
 
 N_ANSWERS = 6 if SLOW else 10
@@ -23,11 +24,20 @@ def one(tmp_path_factory):
         yield shared
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+@pytest.fixture(scope="module", params=[("tensor", 2), ("tensor", 4), ("context", 2)],
+                ids=lambda param: f"{param[0]}-{param[1]}")
 def ranks(tmp_path_factory, request):
     """The same on two ranks, and on four, which is more than its KV heads.  Tests must leave it idle."""
     with Server(tmp_path_factory.mktemp("ranks"), "--max-model-len", 2048,
-                "--tensor-parallel-size", request.param) as shared:
+                f"--{request.param[0]}-parallel-size", request.param[1]) as shared:
+        yield shared
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    """Four ranks that share rows."""
+    with Server(tmp_path_factory.mktemp("rows"), "--max-model-len", 2048,
+                "--context-parallel-size", 4) as shared:
         yield shared
 
 
@@ -133,6 +143,41 @@ def test_metrics_tell_of_each_rank(one, ranks):
     assert all(0 < w < b for w, b in zip(waited, busy))
     assert len(set(of_each("kv_bytes"))) == 1 and of_each("kv_bytes")[0] > 0
     assert not any("quire_rank" in name for name in one.metrics())
+
+
+SPARSE = {"mode": "sparse", "pattern": {"type": "vertical_slash", "columns": 60, "diagonals": 130}}
+BODIES = {"full": {}, "streaming": {"kv_policy": {"type": "streaming", "sink": 4, "recent": 300}},
+          "sparse": {"prefill": SPARSE}, "prompt_logprobs": {"prompt_logprobs": 1}}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_ranks_that_share_rows_have_one_ranks_bits(one, rows, name):
+    body = {"ignore_eos": True, "max_tokens": 12, **BODIES[name]}
+    for seed in range(3):
+        prompt = prompt_of(1200 + 61 * seed, seed)
+        ours, theirs = ask(rows, prompt, **body), ask(one, prompt, **body)
+        assert ours[:2] == theirs[:2]
+        choices = [answer["choices"][0] for _, _, answer in (ours, theirs)]
+        assert choices[0].get("prompt_logprobs") == choices[1].get("prompt_logprobs")
+        if name == "sparse":
+            assert 0 < ours[2]["usage"]["prefill"]["density"] < 0.9
+    again = ask(rows, prompt + [5, 6, 7], **body)
+    assert again[:2] == ask(one, prompt + [5, 6, 7], **body)[:2]
+    if name == "full":
+        assert again[2]["usage"]["prompt_tokens_details"]["cached_tokens"] >= 1280
+    rows.wait_idle()
+
+
+@pytest.mark.parametrize("arguments,why", [
+    (("--tensor-parallel-size", 2, "--context-parallel-size", 2),
+     "--context-parallel-size does not go with --tensor-parallel-size"),
+    (("--context-parallel-size", 3), "--context-parallel-size 3 does not divide the model's heads"),
+])
+def test_what_ranks_cannot_share_is_refused(arguments, why):
+    done = subprocess.run([*WRAPPER, BINARY, "serve", str(MODEL), "--device", "cpu", "--port", "0",
+                           *map(str, arguments)],
+                          capture_output=True, text=True, timeout=60 * PATIENCE, check=False)
+    assert done.returncode == 1 and why in done.stderr, done.stderr
 
 
 def test_sampled_grammars_hold(ranks):

@@ -23,6 +23,7 @@ static void give_back(struct backend *be, bool has_failed) {
 const struct rank_device rank_device = {.format = PAGE_F32,
                                         .bounds = {2e-3f, 2e-3f, 0},
                                         .fp8_bounds = {0.1f, 0.1f, 0},
+                                        .row_bounds = {0, 0, 0},
                                         .shares_heads = true,
                                         .selects = true,
                                         .is_there = is_there,

@@ -23,6 +23,7 @@ struct rank_bounds {
 struct rank_device {
     enum page_format format;               /* of pages, unless they have 8 bits */
     struct rank_bounds bounds, fp8_bounds; /* fp8: with pages of 8 bits */
+    struct rank_bounds row_bounds;         /* of ranks that share rows, with any pages */
     bool shares_heads;                     /* ranks with the same KV head can evict by scores */
     bool selects;                          /* ranks can select tokens together */
     /* Says that there is no such device, and returns false; or returns true. */

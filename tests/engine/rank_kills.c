@@ -22,6 +22,7 @@ const char *const rank_kill_names[N_KILLS] = {"a weight is loaded",
                                               "a prompt's attention",
                                               "decode attention",
                                               "a sum",
+                                              "an exchange",
                                               "logits",
                                               "sampling",
                                               "a graph",
@@ -88,6 +89,10 @@ static int add_parts(struct backend *be, const struct sum_args *args, struct err
     return fails(be, KILL_SUM, err) ? ERR_DEVICE : sound->collective->sum(be, args, err);
 }
 
+static int exchange(struct backend *be, const struct exchange_args *args, struct error *err) {
+    return fails(be, KILL_EXCHANGE, err) ? ERR_DEVICE : sound->collective->exchange(be, args, err);
+}
+
 static int gather_columns(struct backend *be, const struct gather_columns_args *args,
                           struct error *err) {
     return fails(be, KILL_COLUMNS, err) ? ERR_DEVICE
@@ -139,6 +144,7 @@ void rank_kills_begin(struct backend *be) {
     failing.sample = sample_rows;
     failing.collect = collect_results;
     failing_collective.sum = add_parts;
+    failing_collective.exchange = exchange;
     failing_collective.gather_columns = gather_columns;
     failing_evict.decode = evict_decode;
     failing_evict.chunk = evict_chunk;

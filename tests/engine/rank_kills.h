@@ -14,10 +14,11 @@ enum rank_kill {
     KILL_STEP,
     KILL_PRODUCT,
     KILL_APPEND,
-    KILL_PROMPT,  /* a prompt's attention */
-    KILL_DECODE,  /* that of rows that decode */
-    KILL_SUM,     /* before the rank has added its part */
-    KILL_COLUMNS, /* before it has sent its logits */
+    KILL_PROMPT,   /* a prompt's attention */
+    KILL_DECODE,   /* that of rows that decode */
+    KILL_SUM,      /* before the rank has added its part */
+    KILL_EXCHANGE, /* before it has sent its rows */
+    KILL_COLUMNS,  /* before it has sent its logits */
     KILL_SAMPLE,
     KILL_GRAPH,
     KILL_EVICT,    /* a row that decodes */
