@@ -144,6 +144,18 @@ INLINE void add_few_rows(struct tile t, uint32_t rows, uint32_t first, uint32_t 
     if (FEW_ROWS > 0 && rows == 1) add_tile(&t, 1, first, n, shape);
 }
 
+/* Asks for the first scales of the tile of outputs from `first` on, if there is one.  Streams of
+ * codes begin anew there, and the processor does not foresee it. */
+INLINE void prefetch_scales(const struct product_block *b, const struct int8_weight *w,
+                            uint32_t first) {
+    enum { MOST = 1024, LINE = 64 };
+    if (first >= b->n_cols) return;
+    const struct columns cols = columns_at(b, w, first);
+    for (uint32_t v = 0; v < VECS; v++)
+        for (uint32_t i = 0; i < MOST && i < w->codes; i += LINE)
+            __builtin_prefetch(cols.groups[v * LANES / INT8_GROUP] + i);
+}
+
 /* Computes at most FEW_ROWS rows. */
 INLINE void dot_few(const struct product_block *b, const struct int8_weight *w,
                     struct code_shape shape) {
@@ -159,6 +171,7 @@ INLINE void dot_few(const struct product_block *b, const struct int8_weight *w,
     table_bytes(table, w, shape);
     for (uint32_t first = 0; first < b->n_cols; first += TILE_COLS) {
         const struct columns cols = columns_at(b, w, first);
+        prefetch_scales(b, w, first + TILE_COLS);
         memset(sums, 0, sizeof(sums));
         for (uint32_t k = 0; k < w->n_blocks; k += CHUNK) {
             const uint32_t n = min_u32(CHUNK, w->n_blocks - k);
