@@ -102,10 +102,9 @@ INLINE void add_tile(const struct tile *t, uint32_t rows, uint32_t first, uint32
 
 /* ---- a block of y ---- */
 
-/* Writes sums of rows from `row` on to y.  One copy serves all kinds. */
-static __attribute__((noinline)) void store_rows(const struct product_block *b,
-                                                 const struct columns *cols, const float *sums,
-                                                 uint32_t row, uint32_t n_rows) {
+/* Writes sums of rows from `row` on to y. */
+INLINE void store_rows(const struct product_block *b, const struct columns *cols, const float *sums,
+                       uint32_t row, uint32_t n_rows) {
     for (uint32_t r = 0; r < n_rows; r++) {
         float *y = b->y + (row + r) * b->y_stride + cols->first;
         for (uint32_t c = 0; c < cols->n; c++) {

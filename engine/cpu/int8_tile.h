@@ -313,13 +313,9 @@ struct scales {
     float scale[2 * CHUNK * TILE_COLS], min[2 * CHUNK * TILE_COLS];
 };
 
-/* Converts those of a group of weights, LANES outputs from `lane` on, to f32: to column `to`.  One
- * copy for each span serves all kinds. */
-static __attribute__((noinline)) void convert_scales(struct scales *out,
-                                                     const struct int8_weight *w,
-                                                     const uint8_t *group, uint32_t lane,
-                                                     uint32_t to, uint32_t first, uint32_t n,
-                                                     uint32_t span) {
+/* Converts those of a group of weights, LANES outputs from `lane` on, to f32: to column `to`. */
+INLINE void convert_scales(struct scales *out, const struct int8_weight *w, const uint8_t *group,
+                           uint32_t lane, uint32_t to, uint32_t first, uint32_t n, uint32_t span) {
     const struct int8_layout *l = &w->layout;
     const bool is_bytes = l->scale == INT8_SCALE_BYTES;
     for (uint32_t s = 0; s < n; s++) {
