@@ -1,5 +1,4 @@
-/* main.c - the program: finds the subcommand, the model and the backend.  The only file that names
- * backends and the only one that exits.
+/* main.c - the program: finds the subcommand, the model and the backend.  The only file that exits.
  *
  * Exit status: 0 done or stopped by a signal, 1 failed, 2 called wrongly, 130 a conversation at the
  * terminal was stopped by Ctrl-C.
@@ -15,14 +14,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#ifdef QUIRE_CUDA
-#include "cuda/cuda.h"
-#include "cuda/ranks/ranks.h"
-#endif
 #include "engine/base/error.h"
 #include "engine/base/likeness.h"
-#include "engine/cpu/cpu.h"
+#include "engine/device/backend.h"
 #include "server/bench/bench.h"
+#include "server/devices.h"
 #include "server/early_signals.h"
 #include "server/health_command.h"
 #include "server/hub/commands.h"
@@ -61,143 +57,6 @@ struct subcommand {
     bool takes_settings;                     /* the options of `quire serve` */
     const struct option_table *(*own)(void); /* NULL: it has no options of its own */
 };
-
-/* Returns how many ranks a replica has, whatever they share. */
-static uint32_t n_ranks_of(const struct options *options) {
-    return (uint32_t)(options->tensor_parallel_size * options->context_parallel_size);
-}
-
-static int check_ranks(const struct options *options, struct error *err) {
-    if (options->tensor_parallel_size == 1 || options->context_parallel_size == 1) return 0;
-    return error_set(err, ERR_INVALID,
-                     "--context-parallel-size does not go with --tensor-parallel-size: ranks share "
-                     "a prompt's rows, or the weights");
-}
-
-#ifdef QUIRE_CUDA
-/* Reads which device each rank of each replica has. */
-static int read_devices(uint32_t devices[CUDA_MOST_RANKS], const struct options *options,
-                        struct error *err) {
-    const char *at = options->tensor_parallel_devices;
-    const uint64_t n = n_ranks_of(options) * options->data_parallel_size;
-    if (n > CUDA_MOST_RANKS)
-        return error_set(err, ERR_INVALID,
-                         "%" PRIu64 " replicas of %" PRIu32 " ranks are %" PRIu64
-                         ", but at most %d ranks are allowed",
-                         options->data_parallel_size, n_ranks_of(options), n, CUDA_MOST_RANKS);
-    for (uint32_t i = 0; i < n; i++) {
-        char *end = NULL;
-        devices[i] = at ? (uint32_t)strtoul(at, &end, 10) : i;
-        if (at && (end == at || *end != (i + 1 < n ? ',' : '\0')))
-            return error_set(
-                err, ERR_INVALID,
-                "--tensor-parallel-devices: '%.64s' is not a number for each of %" PRIu64
-                " ranks, with commas between them",
-                options->tensor_parallel_devices, n);
-        if (at) at = end + 1;
-    }
-    return 0;
-}
-
-static int create_cuda(struct backend **out, const struct options *options, uint32_t replica,
-                       struct error *err) {
-    static const enum input_rounding roundings[] = {[ACTIVATIONS_AUTO] = ROUND_AS_DECLARED,
-                                                    [ACTIVATIONS_BF16] = ROUND_NEVER,
-                                                    [ACTIVATIONS_FP8] = ROUND_ALWAYS};
-    uint32_t all[CUDA_MOST_RANKS] = {0};
-    const uint32_t n_ranks = n_ranks_of(options), *devices = all + replica * n_ranks;
-    const int rc = read_devices(all, options, err);
-    if (rc) return rc;
-    const struct cuda_config config = {.device = devices[0],
-                                       .batch_invariant = options->batch_invariant,
-                                       .input_rounding = roundings[options->activations]};
-    const struct rank_options together = {0};
-    return n_ranks > 1 ? cuda_ranks_create(out, &config, devices, n_ranks, &together, err)
-                       : cuda_backend_create(out, &config, err);
-}
-#else
-static int create_cuda(struct backend **out, const struct options *options, uint32_t replica,
-                       struct error *err) {
-    (void)out, (void)options, (void)replica;
-    return error_set(err, ERR_UNSUPPORTED, "this quire was built without CUDA");
-}
-#endif
-
-/* Refuses what no GPU has been tested with. */
-static int check_cuda(struct backend *gpu, const struct options *options, struct error *err) {
-    if (options->context_parallel_size == 1) return 0;
-    gpu->ops->destroy(gpu);
-    return error_set(err, ERR_INVALID,
-                     "--context-parallel-size is not supported on GPUs yet: use "
-                     "--tensor-parallel-size, or --device cpu");
-}
-
-/* Returns a replica's part of the CPU's threads. */
-static uint32_t threads_of(const struct options *options, uint32_t replica) {
-    const uint32_t n = (uint32_t)options->data_parallel_size,
-                   n_threads =
-                       options->threads ? (uint32_t)options->threads : cpu_default_threads(),
-                   n_own = n_threads * (replica + 1) / n - n_threads * replica / n;
-    return n_own > 0 ? n_own : 1;
-}
-
-static int create_cpu(struct backend **out, const struct options *options, uint32_t replica,
-                      struct error *err) {
-    static const enum cpu_isa isas[] = {
-        [ISA_AUTO] = CPU_ISA_AUTO,     [ISA_PLAIN] = CPU_ISA_PLAIN, [ISA_AVX2] = CPU_ISA_AVX2,
-        [ISA_AVX512] = CPU_ISA_AVX512, [ISA_AMX] = CPU_ISA_AMX,     [ISA_NEON] = CPU_ISA_NEON};
-    const struct cpu_config config = {
-        .n_threads = threads_of(options, replica),
-        .isa = isas[options->isa],
-        .matmul_dtype = options->dtype == PRODUCTS_BF16 ? DTYPE_BF16 : DTYPE_F32,
-        .int8_products = options->dtype == PRODUCTS_AUTO,
-        .n_ranks = n_ranks_of(options)};
-    return cpu_backend_create(out, &config, err);
-}
-
-/* Creates the backend that --device names.  Under auto that is a GPU where one is usable; a GPU
- * that is there but fails is an error, not a reason for the CPU. */
-static int open_device(struct backend **out, const struct options *options, uint32_t replica,
-                       struct error *err) {
-    struct error why = {0};
-    int rc = check_ranks(options, err);
-    if (rc) return rc;
-    if (options->device == DEVICE_CPU) return create_cpu(out, options, replica, err);
-    rc = create_cuda(out, options, replica, &why);
-    if (rc == 0) return check_cuda(*out, options, err);
-    if (options->device == DEVICE_CUDA)
-        return error_set(err, rc, "--device cuda: %.480s", why.text);
-    if (rc != ERR_UNSUPPORTED) return error_set(err, rc, "%s", why.text);
-    log_event(LOG_INFO, "running on the CPU: %s", why.text);
-    return create_cpu(out, options, replica, err);
-}
-
-/* Does the same, and refuses --activations fp8 on a device that has no such products. */
-static int create_backend(struct backend **out, const struct options *options, uint32_t replica,
-                          struct error *err) {
-    const int rc = open_device(out, options, replica, err);
-    if (rc || options->activations != ACTIVATIONS_FP8 || (*out)->rounds_inputs_from > 0) return rc;
-    error_set(err, ERR_UNSUPPORTED,
-              "--activations fp8: the device %s computes with activations as they are: auto and "
-              "bf16 are allowed here",
-              (*out)->name);
-    (*out)->ops->destroy(*out);
-    return ERR_UNSUPPORTED;
-}
-
-static void destroy_backends(struct backend **backends, uint32_t n) {
-    for (uint32_t i = 0; i < n; i++)
-        if (backends[i]) backends[i]->ops->destroy(backends[i]);
-}
-
-/* Creates the backend of each replica. */
-static int create_backends(struct backend **backends, const struct options *options,
-                           struct error *err) {
-    int rc = 0;
-    for (uint32_t i = 0; i < options->data_parallel_size && !rc; i++)
-        rc = create_backend(&backends[i], options, i, err);
-    return rc;
-}
 
 /* Says why a command has failed, if it has.  Returns its exit status. */
 static int end_command(int rc, const struct error *err) {
@@ -270,7 +129,7 @@ static void say_in_log(void *ctx, const char *line) {
  * options. */
 static int check_model(void *ctx, const char *path, bool has_weights, struct error *err) {
     struct backend *backend = NULL;
-    int rc = has_weights ? create_backend(&backend, ctx, 0, err) : 0;
+    int rc = has_weights ? devices_create(&backend, ctx, 0, err) : 0;
     if (rc) return rc;
     rc = model_support_check(path, backend, err);
     if (backend) backend->ops->destroy(backend);
@@ -335,7 +194,7 @@ static int serve_options(struct options *options) {
     if (!rc)
         rc = find_model(model_dir, options, options->load_format != LOAD_DUMMY,
                         options->feed ? say_while_waiting : say_in_log, &err);
-    if (!rc) rc = create_backends(backends, options, &err);
+    if (!rc) rc = devices_create_all(backends, options, &err);
     if (!rc) {
         backend = backends[0];
         log_event(LOG_INFO, "quire %s (commit %s) on %s: %s", build_info.version, build_info.commit,
@@ -347,7 +206,7 @@ static int serve_options(struct options *options) {
         backend->on_product_ctx = products;
         rc = serve_run(options, model_dir, backends, &err);
     }
-    if (backends) destroy_backends(backends, n);
+    if (backends) devices_destroy_all(backends, n);
     free(backends);
     if (rc) log_event(LOG_ERROR, "%s", err.text);
     log_stop();
@@ -389,7 +248,7 @@ static int run_on_backend(backend_work work, const void *plan, int argc, char **
                          &err)
             : error_set(&err, ERR_INVALID,
                         "--data-parallel-size must be 1 here: only `quire serve` has replicas");
-    if (!rc) rc = create_backend(&backend, &options, 0, &err);
+    if (!rc) rc = devices_create(&backend, &options, 0, &err);
     if (!rc) {
         rc = work(plan, &options, model_dir, backend, &err);
         backend->ops->destroy(backend);
@@ -632,8 +491,8 @@ static int run_doctor(int argc, char **argv) {
     struct doctor doctor = {.options = &options, .cache = settings.cache};
     doctor.hub.rc = hub_settings_read(&settings, &err);
     snprintf(doctor.hub.text, sizeof(doctor.hub.text), "%.399s", err.text);
-    look_at_device(&doctor.cpu, &options, create_cpu);
-    look_at_device(&doctor.gpu, &options, create_cuda);
+    look_at_device(&doctor.cpu, &options, devices_create_cpu);
+    look_at_device(&doctor.gpu, &options, devices_create_cuda);
     /* A model of the hub that is not here is a problem, too: nothing is fetched to look at it. */
     options.offline = true;
     doctor.model.rc =

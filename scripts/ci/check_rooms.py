@@ -61,7 +61,8 @@ ROOMS = {
     "server": ("engine engine/base engine/model engine/quantise engine/tokenizer server/json server/http "
                "server/settings server/hub server/api server/ops server/otlp server/replicas server/kv_events server/ui server/bench server/tune", "uv jansson"),
     # The only file that knows which devices there are.
-    "server/main.c": ("engine/base engine/cpu cuda server server/hub server/json server/settings server/bench "
+    "server/devices.c": ("engine/base engine/cpu engine/device cuda server server/settings", ""),
+    "server/main.c": ("engine/base engine/device server server/hub server/json server/settings server/bench "
                       "server/terminal server/tune", "uv"),
 }
 
@@ -82,7 +83,8 @@ SEEN = {
     "server/terminal": "engine/device engine/request",
     "server": ("engine/device engine/grammar engine/kv engine/request engine/schedule "
                "engine/sparsity"),
-    "server/main.c": "engine engine/device engine/kv engine/request engine/schedule jansson server/http",
+    "server/devices.c": "engine/request jansson",
+    "server/main.c": "engine engine/kv engine/request engine/schedule jansson server/http",
 }
 
 # Members of struct kv_sequence, and the files that may open them: all others ask these files.
