@@ -35,11 +35,11 @@ class Text(offload_oracle.Text):
                                     {id(self.model): self.model})
         return super().token(token, off_by)
 
-    def _again(self, token, swaps):
+    def _again(self, token, swaps, before):
         for i, heads in self.heads.items():
             for head, was in zip(heads, copy.deepcopy(self.before[i], {id(self.model): self.model})):
                 vars(head).update(was)
-        return super()._again(token, swaps)
+        return super()._again(token, swaps, before)
 
     def _read(self, layer, q, k, v, at, step):
         read = super()._read(layer, q, k, v, at, step)

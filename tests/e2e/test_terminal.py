@@ -14,6 +14,8 @@ import pytest
 from server import BINARY, DEVICE, MODEL, PATIENCE
 
 GREEDY = "--temperature", "0", "--max-tokens", "24", "--device", DEVICE
+# An answer that goes on until it is stopped.
+LONG = "--raw", "--temperature", "0", "--max-tokens", "20000", "--device", DEVICE
 QUESTION = "Who are you?"
 
 
@@ -89,8 +91,7 @@ def listening(pid):
 
 
 def test_no_port_is_open_and_ctrl_c_ends_both():
-    child = subprocess.Popen([BINARY, "run", MODEL, "Count.", "--raw", "--device", DEVICE],
-                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    child = subprocess.Popen([BINARY, "run", MODEL, "Count.", *LONG], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     assert child.stdout.read(1)
     children = pathlib.Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
     assert len(children) == 1
@@ -101,8 +102,7 @@ def test_no_port_is_open_and_ctrl_c_ends_both():
 
 
 def test_the_server_ends_with_a_killed_command():
-    child = subprocess.Popen([BINARY, "run", MODEL, "Count.", "--raw", "--device", DEVICE],
-                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    child = subprocess.Popen([BINARY, "run", MODEL, "Count.", *LONG], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     assert child.stdout.read(1)
     server, = pathlib.Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
     child.kill()
