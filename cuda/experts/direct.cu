@@ -48,6 +48,12 @@ static __device__ __forceinline__ float row_scale(const struct expert_product &p
                     s.format.scale);
 }
 
+struct no_factor {
+    __device__ __forceinline__ struct direct_pair operator()(int, int) const {
+        return {1.0f, 1.0f};
+    }
+};
+
 template <class F>
 static __global__ void __launch_bounds__(32 * DIRECT_MAX_WARPS)
     direct_gate_up_kernel(const __grid_constant__ struct expert_product p,
@@ -162,17 +168,33 @@ static __global__ void __launch_bounds__(32 * DIRECT_MAX_WARPS)
 
 /* ---- the list of kernels ---- */
 
-struct direct_kernels {
+struct direct_entry {
+    enum element element;
+    uint32_t per;
     void (*gate_up)(struct expert_product, struct direct_cut);
     void (*down)(struct expert_product, struct combine_params, struct direct_cut);
 };
 
-template <class F> struct kernels_of {
-    static constexpr direct_kernels made = {direct_gate_up_kernel<F>, direct_down_kernel<F>};
+template <class F>
+static constexpr struct direct_entry entry(enum element element, uint32_t per = 0) {
+    return {element, per, direct_gate_up_kernel<F>, direct_down_kernel<F>};
+}
+
+static const struct direct_entry entries[] = {
+    entry<direct_format<codes_i4, 0, DIRECT_OF_ROWS>>(ELEMENT_I4),
+    entry<direct_format<codes_i4, 32, DIRECT_16_BITS>>(ELEMENT_I4, 32),
+    entry<direct_format<codes_i4, 64, DIRECT_16_BITS>>(ELEMENT_I4, 64),
+    entry<direct_format<codes_i4, 128, DIRECT_16_BITS>>(ELEMENT_I4, 128),
+    entry<direct_format<codes_i8, 0, DIRECT_OF_ROWS>>(ELEMENT_I8),
+    entry<direct_format<codes_e4m3, 0, DIRECT_OF_ROWS>>(ELEMENT_E4M3),
+    entry<direct_format<codes_e4m3, 128, DIRECT_OF_BLOCKS>>(ELEMENT_E4M3, 128),
+    entry<direct_format<codes_e2m1, 32, DIRECT_E8M0>>(ELEMENT_E2M1, 32),
 };
 
-static const struct direct_kernels *find_kernels(const struct weight_format *format) {
-    return find_direct<kernels_of, direct_kernels>(format, direct_formats());
+static const struct direct_entry *find_entry(const struct weight_format *format) {
+    for (const struct direct_entry &e : entries)
+        if (e.element == format->element && e.per == format->block_cols) return &e;
+    return nullptr;
 }
 
 /* Cuts gate and up, and down with the columns of all of the row's experts. */
@@ -185,7 +207,7 @@ static bool make_cuts(const struct expert_product *gate_up, const struct expert_
 }
 
 static bool takes_stack(const struct expert_stack *s) {
-    return s->in_strips && direct_takes(&s->format) && find_kernels(&s->format) &&
+    return s->in_strips && direct_takes(&s->format) && find_entry(&s->format) &&
            (uintptr_t)s->w % 16 == 0 && (uintptr_t)s->scales % 4 == 0;
 }
 
@@ -214,11 +236,11 @@ extern "C" cudaError_t launch_direct_experts(const struct expert_product *gate_u
     struct direct_cut of_gate_up, of_down;
     if (!make_cuts(gate_up, down, &of_gate_up, &of_down)) return cudaErrorInvalidValue;
     const cudaError_t status = launch_kernel(
-        launch, find_kernels(&gate_up->stacks[0].format)->gate_up,
+        launch, find_entry(&gate_up->stacks[0].format)->gate_up,
         dim3(gate_up->n_out / DIRECT_ROWS, gate_up->order.n_used), dim3(32 * of_gate_up.n_warps),
         shared_bytes(&of_gate_up, 2), *gate_up, of_gate_up);
     if (status != cudaSuccess) return status;
-    return launch_kernel(launch, find_kernels(&down->stacks[0].format)->down,
+    return launch_kernel(launch, find_entry(&down->stacks[0].format)->down,
                          dim3(down->n_out / DIRECT_ROWS), dim3(32 * of_down.n_warps),
                          shared_bytes(&of_down, 1), *down, *sum, of_down);
 }

@@ -22,14 +22,11 @@
 /* What has a scale.  Those of rows and of tensors are applied by the caller. */
 enum direct_scales { DIRECT_OF_ROWS, DIRECT_16_BITS, DIRECT_E8M0, DIRECT_OF_BLOCKS };
 
-/* PER: columns of a group or block; 0: there are none.  ELEMENT: of the weights that have these
- * codes. */
-template <enum element ELEMENT_, class Codes_, int PER_, enum direct_scales SCALES_>
+/* PER: columns of a group or block. */
+template <class Codes_, int PER_, enum direct_scales SCALES_>
 struct direct_format {
-    using Codes = Codes_; static constexpr enum element ELEMENT = ELEMENT_;
-    static constexpr enum direct_scales SCALES = SCALES_;
+    using Codes = Codes_; static constexpr enum direct_scales SCALES = SCALES_;
     static constexpr bool HAS_OFFSET = Codes::OFFSET[0] != 0;
-    static constexpr uint32_t GROUP = PER_;
     static constexpr int COLUMNS = 256 / Codes::BITS,
     PER = PER_ ? PER_ : 1 << 20,
     SLICES = COLUMNS / 16,
@@ -39,28 +36,6 @@ struct direct_format {
                                        : SCALES == DIRECT_E8M0  ? 1
                                                                 : 4;
 };
-
-/* The formats of all kernels. */
-template <class... F> struct direct_list {};
-using direct_formats = direct_list<direct_format<ELEMENT_I4, codes_i4, 0, DIRECT_OF_ROWS>,
-                                   direct_format<ELEMENT_I4, codes_i4, 32, DIRECT_16_BITS>,
-                                   direct_format<ELEMENT_I4, codes_i4, 64, DIRECT_16_BITS>,
-                                   direct_format<ELEMENT_I4, codes_i4, 128, DIRECT_16_BITS>,
-                                   direct_format<ELEMENT_I8, codes_i8, 0, DIRECT_OF_ROWS>,
-                                   direct_format<ELEMENT_E4M3, codes_e4m3, 0, DIRECT_OF_ROWS>,
-                                   direct_format<ELEMENT_E4M3, codes_e4m3, 128, DIRECT_OF_BLOCKS>,
-                                   direct_format<ELEMENT_E2M1, codes_e2m1, 32, DIRECT_E8M0>>;
-
-/* Returns what Make<F>::made is for the format F of these weights, or NULL if there is none. */
-template <template <class> class Make, class Kernels, class... F>
-static const Kernels *find_direct(const struct weight_format *format, direct_list<F...>) {
-    const Kernels *found = nullptr;
-    ((F::ELEMENT == format->element && F::GROUP == format->block_cols
-          ? (void)(found = &Make<F>::made)
-          : (void)0),
-     ...);
-    return found;
-}
 
 /* Loads that stay where they are: before the wait for the kernel before. */
 static __device__ __forceinline__ uint4 load_early(const void *from) {
@@ -85,13 +60,6 @@ template <int BYTES> static __device__ __forceinline__ uint32_t load_early_word(
 /* Holds what scales the sums of weight rows lane / 4 and lane / 4 + 8. */
 struct direct_pair {
     float low, high;
-};
-
-/* Slabs that are multiplied by their scales only. */
-struct no_factor {
-    __device__ __forceinline__ struct direct_pair operator()(int, int) const {
-        return {1.0f, 1.0f};
-    }
 };
 
 /* A warp, with N slabs of each of NS strips that have the same columns. */
