@@ -6,20 +6,15 @@ import json
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.parse
 
+from ports import free_port
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = str(ROOT / "build" / "quire")
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def clock(process_id=None):

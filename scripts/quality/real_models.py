@@ -25,7 +25,6 @@ import math
 import os
 import pathlib
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -35,6 +34,10 @@ import urllib.request
 from hard_texts import HARD_TEXTS
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts/load"))
+
+from ports import free_port  # noqa: E402  (the path comes first)
+
 BOOKS = ROOT / "models/quire-31m/eval/held_out.txt"
 START = 300_000  # the character that the perplexity's text begins at
 GREEDY = 64
@@ -87,9 +90,7 @@ class Quire:
     """A server of one model."""
 
     def __init__(self, binary, model, *arguments):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.log = tempfile.NamedTemporaryFile("w+b", suffix=".log")
         clean = {k: v for k, v in os.environ.items() if not k.startswith("QUIRE_")}
         self.process = subprocess.Popen([binary, "serve", str(model), "--port", str(self.port),

@@ -6,7 +6,6 @@ command is looked for in PATH.
 import json
 import os
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
@@ -15,7 +14,7 @@ import urllib.request
 import pytest
 
 from conftest import MODEL
-from server import ROOT
+from server import ROOT, free_port
 
 OPEN_WEBUI = shutil.which("open-webui", path=os.pathsep.join(
     [str(ROOT / "build/venv-open-webui/bin"), os.environ.get("PATH", "")]))
@@ -51,9 +50,7 @@ class WebUI:
 def webui(server, tmp_path_factory):
     """Signed in as the one user that it has without accounts."""
     folder = tmp_path_factory.mktemp("open-webui")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     env = {**os.environ, "DATA_DIR": str(folder), "WEBUI_AUTH": "False", "OFFLINE_MODE": "true", "HF_HUB_OFFLINE": "1",
            "ENABLE_OLLAMA_API": "False", "OPENAI_API_BASE_URL": server.url + "/v1", "OPENAI_API_KEY": "secret"}
     with open(folder / "log", "wb") as log:

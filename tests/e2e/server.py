@@ -7,11 +7,15 @@ import pathlib
 import re
 import shlex
 import signal
-import socket
 import subprocess
+import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts/load"))
+
+from ports import free_port  # noqa: E402
+
 BINARY = os.environ.get("QUIRE_TEST_BINARY", str(ROOT / "build" / "quire"))
 WRAPPER = shlex.split(os.environ.get("QUIRE_TEST_WRAPPER", ""))
 MODEL = ROOT / "models" / "quire-31m"
@@ -36,12 +40,6 @@ SLOW = bool(os.environ.get("QUIRE_TEST_SLOW"))
 LONG = bool(os.environ.get("QUIRE_TEST_LONG"))
 PATIENCE = 20.0 if WRAPPER else 8.0 if SLOW else 1.0
 SANITIZER_EXIT = 86
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Reply:

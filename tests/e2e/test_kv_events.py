@@ -1,6 +1,5 @@
 """--kv-events: read by pyzmq and msgpack as a router reads it.  The set of cached blocks, rebuilt from
 the events alone, must say how many tokens of a prompt the server finds."""
-import socket
 import struct
 import subprocess
 import time
@@ -246,26 +245,10 @@ def test_blocks_move_to_the_host_pool_and_back(built, tmp_path, small_model):
             assert router.cached(tokens) == ask(server, tokens) == 640
 
 
-def free_ports(n):
-    """A port with n - 1 free ones behind it."""
-    while True:
-        first, sockets = free_port(), []
-        try:
-            for i in range(n):
-                sockets.append(socket.socket())
-                sockets[-1].bind(("127.0.0.1", first + i))
-            return first
-        except OSError:
-            pass
-        finally:
-            for one in sockets:
-                one.close()
-
-
 @pytest.mark.skipif(DEVICE != "cpu", reason="each replica has a GPU of its own")
 def test_each_replica_tells_what_it_has(built, tmp_path, small_model):
     """On the port behind the one of the replica before, with its rank; no block is of two replicas."""
-    first, replays = free_ports(2), free_ports(2)
+    first, replays = free_port(2), free_port(2)
     prompts = [prompt_of(3000 + i, 300) for i in range(8)]
     with Server(tmp_path, "--kv-events", f"tcp://127.0.0.1:{first}", "--kv-events-replay",
                 f"tcp://127.0.0.1:{replays}", "--max-model-len", 2048, "--kv-cache-memory", "192M",

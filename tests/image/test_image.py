@@ -11,9 +11,14 @@ import pathlib
 import signal
 import socket
 import subprocess
+import sys
 import time
 
 import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts/load"))
+
+from ports import free_port  # noqa: E402  (the path comes first)
 
 ROOT = pathlib.Path(os.environ["QUIRE_TEST_IMAGE"])
 CONFIG = json.loads(pathlib.Path(os.environ["QUIRE_TEST_IMAGE_CONFIG"]).read_text())
@@ -37,9 +42,7 @@ class Container:
     """The image, run with these arguments behind its entrypoint."""
 
     def __init__(self, folder, *arguments, models=None, env=None):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.name = f"quire-{os.getpid()}-{self.port}"
         self.bundle = folder / self.name
         self.bundle.mkdir()

@@ -1,12 +1,17 @@
 """A server of the evaluation's own: started on a free port, stopped when the evaluation ends."""
 import contextlib
+import pathlib
 import shlex
-import socket
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.error
 import urllib.request
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "load"))
+
+from ports import free_port  # noqa: E402  (the path comes first)
 
 START_S = 120
 STOP_S = 30
@@ -14,12 +19,6 @@ STOP_S = 30
 
 class NotServing(Exception):
     """The server did not start."""
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def is_ready(url):
