@@ -48,12 +48,6 @@ static __device__ __forceinline__ float row_scale(const struct expert_product &p
                     s.format.scale);
 }
 
-struct no_factor {
-    __device__ __forceinline__ struct direct_pair operator()(int, int) const {
-        return {1.0f, 1.0f};
-    }
-};
-
 template <class F>
 static __global__ void __launch_bounds__(32 * DIRECT_MAX_WARPS)
     direct_gate_up_kernel(const __grid_constant__ struct expert_product p,
@@ -175,21 +169,9 @@ struct direct_entry {
     void (*down)(struct expert_product, struct combine_params, struct direct_cut);
 };
 
-template <class F>
-static constexpr struct direct_entry entry(enum element element, uint32_t per = 0) {
-    return {element, per, direct_gate_up_kernel<F>, direct_down_kernel<F>};
-}
-
-static const struct direct_entry entries[] = {
-    entry<direct_format<codes_i4, 0, DIRECT_OF_ROWS>>(ELEMENT_I4),
-    entry<direct_format<codes_i4, 32, DIRECT_16_BITS>>(ELEMENT_I4, 32),
-    entry<direct_format<codes_i4, 64, DIRECT_16_BITS>>(ELEMENT_I4, 64),
-    entry<direct_format<codes_i4, 128, DIRECT_16_BITS>>(ELEMENT_I4, 128),
-    entry<direct_format<codes_i8, 0, DIRECT_OF_ROWS>>(ELEMENT_I8),
-    entry<direct_format<codes_e4m3, 0, DIRECT_OF_ROWS>>(ELEMENT_E4M3),
-    entry<direct_format<codes_e4m3, 128, DIRECT_OF_BLOCKS>>(ELEMENT_E4M3, 128),
-    entry<direct_format<codes_e2m1, 32, DIRECT_E8M0>>(ELEMENT_E2M1, 32),
-};
+#define ENTRY(ELEMENT, PER, ...)                                                                   \
+    {ELEMENT, PER, direct_gate_up_kernel<__VA_ARGS__>, direct_down_kernel<__VA_ARGS__>},
+static const struct direct_entry entries[] = {DIRECT_FORMATS(ENTRY)};
 
 static const struct direct_entry *find_entry(const struct weight_format *format) {
     for (const struct direct_entry &e : entries)

@@ -37,6 +37,17 @@ struct direct_format {
                                                                 : 4;
 };
 
+/* What has kernels: FORMAT(element, columns of a group or block or 0, direct_format). */
+#define DIRECT_FORMATS(FORMAT)                                                                     \
+    FORMAT(ELEMENT_I4, 0, direct_format<codes_i4, 0, DIRECT_OF_ROWS>)                              \
+    FORMAT(ELEMENT_I4, 32, direct_format<codes_i4, 32, DIRECT_16_BITS>)                            \
+    FORMAT(ELEMENT_I4, 64, direct_format<codes_i4, 64, DIRECT_16_BITS>)                            \
+    FORMAT(ELEMENT_I4, 128, direct_format<codes_i4, 128, DIRECT_16_BITS>)                          \
+    FORMAT(ELEMENT_I8, 0, direct_format<codes_i8, 0, DIRECT_OF_ROWS>)                              \
+    FORMAT(ELEMENT_E4M3, 0, direct_format<codes_e4m3, 0, DIRECT_OF_ROWS>)                          \
+    FORMAT(ELEMENT_E4M3, 128, direct_format<codes_e4m3, 128, DIRECT_OF_BLOCKS>)                    \
+    FORMAT(ELEMENT_E2M1, 32, direct_format<codes_e2m1, 32, DIRECT_E8M0>)
+
 /* Loads that stay where they are: before the wait for the kernel before. */
 static __device__ __forceinline__ uint4 load_early(const void *from) {
     uint4 v;
@@ -60,6 +71,13 @@ template <int BYTES> static __device__ __forceinline__ uint32_t load_early_word(
 /* Holds what scales the sums of weight rows lane / 4 and lane / 4 + 8. */
 struct direct_pair {
     float low, high;
+};
+
+/* Slabs that are multiplied by their scales only. */
+struct no_factor {
+    __device__ __forceinline__ struct direct_pair operator()(int, int) const {
+        return {1.0f, 1.0f};
+    }
 };
 
 /* A warp, with N slabs of each of NS strips that have the same columns. */

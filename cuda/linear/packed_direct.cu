@@ -43,12 +43,6 @@ static __device__ __forceinline__ float load_before(const struct product &p,
     return __uint_as_float((uint32_t)bits << 16);
 }
 
-struct no_factor {
-    __device__ __forceinline__ struct direct_pair operator()(int, int) const {
-        return {1.0f, 1.0f};
-    }
-};
-
 template <class F, int NS, int N>
 static __global__ void __launch_bounds__(32 * DIRECT_MAX_WARPS)
     direct_kernel(const __grid_constant__ struct product p,
@@ -111,22 +105,10 @@ struct direct_entry {
     direct_function *few, *gated, *many; /* DIRECT_FEW slabs; of two strips; DIRECT_MANY */
 };
 
-template <class F>
-static constexpr struct direct_entry entry(enum element element, uint32_t per = 0) {
-    return {element, per, direct_kernel<F, 1, DIRECT_FEW>, direct_kernel<F, 2, DIRECT_FEW>,
-            direct_kernel<F, 1, DIRECT_MANY>};
-}
-
-static const struct direct_entry entries[] = {
-    entry<direct_format<codes_i4, 0, DIRECT_OF_ROWS>>(ELEMENT_I4),
-    entry<direct_format<codes_i4, 32, DIRECT_16_BITS>>(ELEMENT_I4, 32),
-    entry<direct_format<codes_i4, 64, DIRECT_16_BITS>>(ELEMENT_I4, 64),
-    entry<direct_format<codes_i4, 128, DIRECT_16_BITS>>(ELEMENT_I4, 128),
-    entry<direct_format<codes_i8, 0, DIRECT_OF_ROWS>>(ELEMENT_I8),
-    entry<direct_format<codes_e4m3, 0, DIRECT_OF_ROWS>>(ELEMENT_E4M3),
-    entry<direct_format<codes_e4m3, 128, DIRECT_OF_BLOCKS>>(ELEMENT_E4M3, 128),
-    entry<direct_format<codes_e2m1, 32, DIRECT_E8M0>>(ELEMENT_E2M1, 32),
-};
+#define ENTRY(ELEMENT, PER, ...)                                                                   \
+    {ELEMENT, PER, direct_kernel<__VA_ARGS__, 1, DIRECT_FEW>,                                      \
+     direct_kernel<__VA_ARGS__, 2, DIRECT_FEW>, direct_kernel<__VA_ARGS__, 1, DIRECT_MANY>},
+static const struct direct_entry entries[] = {DIRECT_FORMATS(ENTRY)};
 
 static direct_function *find_kernel(const struct product *p, const struct direct_cut *cut) {
     for (const struct direct_entry &e : entries)
