@@ -76,7 +76,9 @@ static void create_replicas(struct model_load *load, struct engine_config *confi
     int rc =
         engines ? 0 : error_set(&load->err, ERR_NOMEM, "no memory for %" PRIu32 " replicas", n);
     if (!rc) rc = create_engines(load, config, n, engines);
-    if (!rc) rc = replicas_create(&load->replicas, engines, n, config->prefix_caching, &load->err);
+    if (!rc)
+        rc = replicas_create(&load->replicas, engines, n, config->prefix_caching,
+                             load->options->step_timeout, &load->err);
     for (uint32_t i = 0; i < n && rc && engines; i++) engine_destroy(engines[i]);
     free(engines);
 }

@@ -431,7 +431,6 @@ static void describe_server(struct serve *s) {
     server->model_name = s->model_name;
     server->keys = &s->options->keys;
     server->deadline_s = s->options->request_deadline;
-    server->step_timeout_s = s->options->step_timeout;
     server->route_of = routes_name;
     server->has_ui = s->options->ui;
 }

@@ -41,10 +41,9 @@ struct server {
     const struct api_keys *keys; /* NULL, or none of them: no key is needed */
     struct browser_rules browsers;
     struct rate_limit rates[REQUEST_MAX_TENANTS];
-    uint64_t deadline_s;     /* that a completion may take; 0: any time */
-    uint64_t step_timeout_s; /* after which a step is stuck; 0: never */
-    int64_t created;         /* Unix time the model was loaded */
-    bool open_metrics;       /* /metrics needs no key, either */
+    uint64_t deadline_s; /* that a completion may take; 0: any time */
+    int64_t created;     /* Unix time the model was loaded */
+    bool open_metrics;   /* /metrics needs no key, either */
     /* Returns the route that answers the path, a constant; NULL: none does.  Itself NULL: answers
      * are not counted by route. */
     const char *(*route_of)(const char *path);

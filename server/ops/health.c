@@ -35,14 +35,9 @@ static void reply_unavailable(struct server *server, struct http_exchange *excha
     reply_error(server, exchange, &err);
 }
 
-/* Tells whether a step has taken longer than --step-timeout: a hung device never ends it. */
-static bool is_stuck(const struct server *server) {
-    const double limit = (double)server->step_timeout_s;
-    return limit > 0 && replicas_step_seconds(server->replicas) > limit;
-}
-
+/* Tells whether all steps end within --step-timeout: a hung device ends none. */
 bool health_is_live(const struct server *server) {
-    return !server->replicas || !is_stuck(server);
+    return !server->replicas || !replicas_are_stuck(server->replicas);
 }
 
 /* Refuses where only a new process helps.  A failed engine ends the process by itself, and a

@@ -27,6 +27,7 @@ struct replicas {
     struct replica *all;   /* [n], and so is */
     bool *usable;          /* for the submission at hand */
     struct router *router; /* NULL: there is one replica */
+    uint64_t most_step_s;
 };
 
 static struct engine *engine_of(const struct replicas *replicas, uint32_t replica) {
@@ -48,7 +49,7 @@ static uint32_t n_cached_blocks(const struct engine_info *info, bool prefix_cach
 }
 
 int replicas_create(struct replicas **out, struct engine *const *engines, uint32_t n,
-                    bool prefix_caching, struct error *err) {
+                    bool prefix_caching, uint64_t most_step_s, struct error *err) {
     struct replicas *replicas = calloc(1, sizeof(*replicas));
     const struct engine_info *info = engine_info(engines[0]);
     int rc = ERR_NOMEM;
@@ -63,6 +64,7 @@ int replicas_create(struct replicas **out, struct engine *const *engines, uint32
     else rc = 0;
     for (uint32_t i = 0; i < n && !rc; i++) replicas->all[i].engine = engines[i];
     replicas->n = n;
+    replicas->most_step_s = most_step_s;
     if (!rc) *out = replicas;
     else free_replicas(replicas);
     return rc;
@@ -163,14 +165,29 @@ static uint32_t count_choices(const struct engine_request *requests, uint32_t n)
     return i;
 }
 
-/* Finds the replicas whose queues have space.  Returns 0, or why there is none. */
+static bool is_stuck(const struct replicas *replicas, uint32_t replica) {
+    const double limit = (double)replicas->most_step_s;
+    return limit > 0 && engine_step_seconds(engine_of(replicas, replica)) > limit;
+}
+
+/* Tells whether all replicas that have not failed are stuck. */
+static bool has_no_other(const struct replicas *replicas) {
+    bool all = true;
+    for (uint32_t i = 0; i < replicas->n; i++)
+        all &= is_stuck(replicas, i) || !replicas_is_healthy(replicas, i);
+    return all;
+}
+
+/* Finds the replicas whose queues have space, and whose steps end.  Returns 0, or why there is
+ * none. */
 static int find_usable(struct replicas *replicas, uint32_t n_requests, struct error *err) {
     int rc = error_set(err, ERR_DEVICE, "all replicas have failed");
     bool has_any = false;
+    const bool may_be_stuck = has_no_other(replicas);
     for (uint32_t i = 0; i < replicas->n; i++) {
         struct engine *engine = engine_of(replicas, i);
         replicas->usable[i] = false;
-        if (!engine_healthy(engine)) continue;
+        if (!engine_healthy(engine) || (is_stuck(replicas, i) && !may_be_stuck)) continue;
         rc = engine_check_room(engine, n_requests, err);
         replicas->usable[i] = rc == 0;
         has_any |= rc == 0;
@@ -292,13 +309,10 @@ struct engine_event *replicas_take_events(struct replicas *replicas) {
 
 /* ---- all of them ---- */
 
-double replicas_step_seconds(struct replicas *replicas) {
-    double most = 0;
-    for (uint32_t i = 0; i < replicas->n; i++) {
-        const double seconds = engine_step_seconds(engine_of(replicas, i));
-        if (seconds > most) most = seconds;
-    }
-    return most;
+bool replicas_are_stuck(const struct replicas *replicas) {
+    bool any = false;
+    for (uint32_t i = 0; i < replicas->n; i++) any |= is_stuck(replicas, i);
+    return any;
 }
 
 uint64_t replicas_disk_failure(struct replicas *replicas, struct error *out) {

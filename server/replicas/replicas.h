@@ -9,7 +9,7 @@
  * directly.
  *
  * A replica that fails ends its own requests, with an error that names it.  Later ones go to the
- * others.
+ * others.  So do they while a replica's step is stuck; its own requests wait for that step.
  *
  * Thread: loop, but for replicas_name() and replicas_admit().  Memory: a few bytes for each
  * sequence that runs. */
@@ -24,9 +24,9 @@
 struct replicas; /* opaque: the fields live in replicas.c */
 
 /* Takes n engines, at least 1, that have started; they are the caller's still if it fails.
- * ERR_NOMEM. */
+ * most_step_s: seconds after which a step counts as stuck; 0: never.  ERR_NOMEM. */
 int replicas_create(struct replicas **out, struct engine *const *engines, uint32_t n,
-                    bool prefix_caching, struct error *err);
+                    bool prefix_caching, uint64_t most_step_s, struct error *err);
 void replicas_destroy(struct replicas *replicas); /* NULL is allowed; stops first */
 
 uint32_t replicas_n(const struct replicas *replicas);
@@ -45,7 +45,8 @@ int replicas_submit(struct replicas *replicas, struct engine_request *requests, 
                     uint64_t *ids, struct error *err);
 void replicas_cancel(struct replicas *replicas, uint64_t request_id);
 struct engine_event *replicas_take_events(struct replicas *replicas);
-double replicas_step_seconds(struct replicas *replicas); /* the longest of all */
+/* Tells whether a step of any has taken longer than most_step_s. */
+bool replicas_are_stuck(const struct replicas *replicas);
 uint64_t replicas_disk_failure(struct replicas *replicas, struct error *out);
 void replicas_skip_saving(struct replicas *replicas);
 void replicas_stop(struct replicas *replicas);

@@ -39,7 +39,7 @@ int rig_set_up(void **state) {
     server->loop = &rig->loop;
     struct error err;
     rig->engine = fake_engine_create(NULL, NULL);
-    assert_int_equal(replicas_create(&server->replicas, &rig->engine, 1, true, &err), 0);
+    assert_int_equal(replicas_create(&server->replicas, &rig->engine, 1, true, 0, &err), 0);
     server->info = engine_info(rig->engine);
     server->model_name = "m";
     server->created = 7;

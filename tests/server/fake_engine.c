@@ -35,6 +35,7 @@ struct engine {
     int refuse;
     const char *refuse_param, *answer;
     bool healthy;
+    double step_s;
 };
 
 /* The tokenizer. */
@@ -422,8 +423,11 @@ void engine_stats(struct engine *engine, struct engine_stats *out) {
 }
 
 double engine_step_seconds(struct engine *engine) {
-    (void)engine;
-    return 0;
+    return engine->step_s;
+}
+
+void fake_engine_set_step_seconds(struct engine *engine, double seconds) {
+    engine->step_s = seconds;
 }
 
 bool engine_healthy(struct engine *engine) {

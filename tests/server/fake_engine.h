@@ -37,6 +37,8 @@ void fake_engine_answer(struct engine *engine, const char *text);
 void fake_engine_fail_after(struct engine *engine, uint32_t n); /* sequences fail after n tokens */
 /* Makes the engine fail for good, with all of its sequences. */
 void fake_engine_break(struct engine *engine);
+/* Sets how long the step that runs has taken. */
+void fake_engine_set_step_seconds(struct engine *engine, double seconds);
 uint32_t fake_engine_n_live(const struct engine *engine);
 uint32_t fake_engine_n_cancelled(const struct engine *engine);
 

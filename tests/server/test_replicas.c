@@ -9,7 +9,7 @@
 #include "tests/server/fake_engine.h"
 #include "tests/test.h"
 
-enum { N = 3, N_PROMPT = 100 };
+enum { N = 3, N_PROMPT = 100, MOST_STEP_S = 600 };
 
 struct rig {
     struct engine *engines[N];
@@ -25,7 +25,7 @@ static int set_up(void **state) {
     struct error err;
     assert_non_null(rig);
     for (int i = 0; i < N; i++) rig->engines[i] = fake_engine_create(NULL, NULL);
-    assert_int_equal(replicas_create(&rig->replicas, rig->engines, N, true, &err), 0);
+    assert_int_equal(replicas_create(&rig->replicas, rig->engines, N, true, MOST_STEP_S, &err), 0);
     *state = rig;
     return 0;
 }
@@ -162,6 +162,25 @@ TEST_WITH(a_full_queue_is_passed_over, set_up, tear_down) {
     run(rig);
     ask(rig, 'q'); /* nothing was noted of what was refused */
     assert_true(rig->ids[2] % N == home || rig->ids[2] % N == rig->ids[1] % N);
+    run(rig);
+}
+
+/* A device that hangs ends no step.  If all of them do, requests wait where one replica's would. */
+TEST_WITH(a_stuck_replica_is_passed_over, set_up, tear_down) {
+    struct rig *rig = *state;
+    ask(rig, 'q');
+    run(rig);
+    const uint64_t home = rig->ids[0] % N;
+    fake_engine_set_step_seconds(rig->engines[home], MOST_STEP_S + 1);
+    for (int i = 0; i < 9; i++) ask(rig, 'q');
+    for (uint32_t i = 1; i < rig->n; i++) assert_true(rig->ids[i] % N != home);
+    for (int i = 0; i < N; i++) fake_engine_set_step_seconds(rig->engines[i], MOST_STEP_S + 1);
+    ask(rig, 'r');
+    for (int i = 0; i < N; i++) fake_engine_set_step_seconds(rig->engines[i], MOST_STEP_S / 2);
+    run(rig);
+    ask(rig, 'q'); /* where its beginning is */
+    assert_true(rig->ids[rig->n - 1] % N == home || rig->ids[rig->n - 1] % N == rig->ids[1] % N ||
+                rig->ids[rig->n - 1] % N == rig->ids[2] % N);
     run(rig);
 }
 
