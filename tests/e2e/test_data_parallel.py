@@ -3,14 +3,19 @@ cached, each has a folder of its own on disk, and metrics tell of each.
 
 The choice itself is tested by tests/server/test_router.c, failures by test_replicas.c and test_serve.c."""
 import concurrent.futures
+import shutil
 import subprocess
+import time
 
 import pytest
 
 from composition import prompt_of, text_of
-from server import BINARY, DEVICE, SLOW, Server
+from raw import RawConnection
+from server import BINARY, DEVICE, LONG, PATIENCE, SLOW, Server
 
 N = 2
+N_LEAVING = 64 if SLOW else 192
+N_SHORT = 10000 if LONG else 300 if SLOW else 1000
 MEMORY = ("--max-model-len", 2048, "--kv-cache-memory", "192M")
 pytestmark = pytest.mark.skipif(DEVICE != "cpu", reason="each replica has a GPU of its own")
 
@@ -110,6 +115,91 @@ def test_each_replica_has_a_folder_of_its_own(tmp_path, small_model):
         assert other["choices"][0]["token_ids"] == one["choices"][0]["token_ids"]
         assert other["usage"]["prompt_tokens_details"]["cached_tokens"] == (len(prompt) - 1) // 64 * 64
     assert metrics["quire_kv_disk_hits_total"] >= sum((len(prompt) - 1) // 64 for prompt in prompts)
+
+
+def answer_of(server, prompt):
+    answer = server.complete(prompt, max_tokens=10, ignore_eos=True, return_token_ids=True)
+    return answer["choices"][0]["token_ids"], answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def test_a_replica_that_cannot_write_loses_only_what_is_on_disk(tmp_path, small_model):
+    """Its folder is gone, so that each of its files is refused, as on a full disk."""
+    prompts = [prompt_of(200, 950 + i) for i in range(8)]
+    with Server(tmp_path, "--data-parallel-size", N, *MEMORY, "--kv-disk-path", tmp_path / "cache",
+                model=small_model) as server:
+        shutil.rmtree(tmp_path / "cache" / "replica-1")
+        first = [answer_of(server, prompt) for prompt in prompts]
+        assert min(of_each(server, "requests_submitted_total")) > 0
+        server.wait_for("quire_kv_disk_failed_total", 1)
+        server.wait_logged("the cache on disk:")
+        again = [answer_of(server, prompt) for prompt in prompts]
+        assert [tokens for tokens, _ in again] == [tokens for tokens, _ in first]
+        assert all(n_cached == 192 for _, n_cached in again)
+        assert of_each(server, "healthy") == [1, 1]
+    assert list((tmp_path / "cache" / "replica-0").rglob("*"))
+
+
+def leave(server, i):
+    """A client that goes at once, or in the middle of its stream."""
+    with RawConnection(server) as connection:
+        connection.send_completion(prompt=prompt_of(60 + 20 * (i % 9), 4000 + i), max_tokens=1500, ignore_eos=True,
+                                   stream=i % 2 == 0)
+        if i % 4 == 0:
+            connection.read_until(b"data: {")
+
+
+def test_clients_that_leave_leave_nothing_behind(replicas):
+    before = of_each(replicas, "requests_submitted_total")
+    with concurrent.futures.ThreadPoolExecutor(64) as pool:
+        list(pool.map(lambda i: leave(replicas, i), range(N_LEAVING)))
+    replicas.wait_idle(60)
+    assert all(b > a for a, b in zip(before, of_each(replicas, "requests_submitted_total")))
+    assert of_each(replicas, "requests_running") == of_each(replicas, "requests_waiting") == [0, 0]
+
+
+def test_sigterm_lets_the_requests_of_all_replicas_finish(tmp_path, small_model):
+    with Server(tmp_path, "--data-parallel-size", N, *MEMORY, model=small_model) as server:
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            streams = [pool.submit(server.stream, prompt_of(80, 5000 + i), max_tokens=300, ignore_eos=True,
+                                   stream_options={"include_usage": True}) for i in range(8)]
+            server.wait_running(8)
+            assert min(of_each(server, "requests_running")) > 0
+            server.terminate()
+            for stream in streams:
+                assert stream.result()[-1]["usage"]["completion_tokens"] == 300
+        assert server.process.wait(30 * PATIENCE) == 0
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_sigterm_ends_the_loading_of_replicas(tmp_path, small_model, ranks):
+    """At moments from its first line to its last weight."""
+    for i in range(6):
+        server = Server(tmp_path, "--data-parallel-size", N, "--tensor-parallel-size", ranks, "--threads", N * ranks,
+                        *MEMORY, model=small_model, wait=False)
+        server.wait_logged(" info ")
+        time.sleep(0.03 * i * PATIENCE)
+        assert server.stop() == 0, server.log
+
+
+def test_short_requests_leave_no_memory_behind(tmp_path, tiny_model):
+    """A fifth of them first: pages of the pool are touched for the first time then."""
+    with Server(tmp_path, "--data-parallel-size", N, "--max-model-len", 256, "--kv-cache-memory", "2M",
+                model=tiny_model) as server:
+        def ask(i):
+            way = (server.complete, server.stream)[i % 2]
+            way([3 + i % 250, 4 + i // 250 % 250] * (1 + i % 20), max_tokens=1 + i % 3)
+
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            list(pool.map(ask, range(N_SHORT // 5)))
+            server.wait_idle()
+            warm = server.resident_bytes()
+            list(pool.map(ask, range(N_SHORT // 5, N_SHORT)))
+            server.wait_idle()
+        grown = server.resident_bytes() - warm
+        print(f"{grown} bytes after {N_SHORT} requests")
+        assert min(of_each(server, "requests_submitted_total")) > 0
+        if not SLOW:
+            assert grown < 1 << 20
 
 
 @pytest.mark.parametrize("command", ["bench", "info"])
