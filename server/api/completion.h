@@ -47,7 +47,8 @@ struct completion_api {
     void (*write_end)(struct completion *c); /* those behind the last choice's end */
     /* Writes the last events of a stream that fails; NULL: one event, the error. */
     void (*write_failure)(struct completion *c, const struct api_error *err);
-    const char *ping; /* is sent in a silent stream; NULL: a comment */
+    bool streams_too_long; /* a stream whose prompt is too long for the context begins, and fails */
+    const char *ping;      /* is sent in a silent stream; NULL: a comment */
     /* Adds a token with its log-probabilities to the choice's lists. */
     choice_token_writer add_logprobs;
     /* Takes note of an event that has been added to the choice; NULL: nothing to note. */

@@ -200,7 +200,7 @@ static void write_failure(struct completion *c, const struct api_error *err) {
 /* Ends the answer with an error, whatever part of it has been sent. */
 static void fail(struct completion *c, const struct api_error *err) {
     struct http_exchange *exchange = c->job.exchange;
-    cancel_live(c);
+    if (c->accepted) cancel_live(c);
     c->status = err->status;
     if (!c->request.stream) {
         c->job.exchange = NULL;
@@ -398,15 +398,31 @@ static void client_gone(void *user) {
     cancel_live(c);
 }
 
-static void begin_answer(struct completion *c) {
+static void begin_stream(struct completion *c) {
     struct http_exchange *exchange = c->job.exchange;
-    http_on_gone(exchange, client_gone, c);
-    if (!c->request.stream) return;
     http_set_header(exchange, "Cache-Control", "no-cache");
     http_set_header(exchange, "X-Accel-Buffering", "no");
     http_stream_begin(exchange, 200, "text/event-stream; charset=utf-8");
     c->written_ms = uv_now(c->job.server->loop);
     if (!c->api->begins_with_counts) send_begin(c);
+}
+
+static void begin_answer(struct completion *c) {
+    http_on_gone(c->job.exchange, client_gone, c);
+    if (c->request.stream) begin_stream(c);
+}
+
+/* Tells the client that its request has been refused before it ran. */
+static void refuse(struct completion *c) {
+    const struct api_error *err = &c->job.err;
+    const bool is_too_long = err->code && strcmp(err->code, "context_length_exceeded") == 0;
+    if (is_too_long && c->request.stream && c->api->streams_too_long) {
+        begin_stream(c);
+        if (c->job.exchange) fail(c, err);
+        return;
+    }
+    c->status = err->status;
+    reply_error_as(c->job.server, c->job.exchange, err, c->api->write_error);
 }
 
 /* Tells the engine on whose behalf the sequences run. */
@@ -452,12 +468,8 @@ static void job_done(struct job *job) {
     if (job->exchange && c->cancelled) job->rc = refuse_cancelled(&job->err);
     if (job->exchange && !job->rc) job->rc = submit(c);
     if (!job->exchange || job->rc) {
-        if (job->exchange) {
-            c->status = job->err.status;
-            reply_error_as(server, job->exchange, &job->err, c->api->write_error);
-        } else {
-            note_end(c, 0);
-        }
+        if (job->exchange) refuse(c);
+        else note_end(c, 0);
         completion_free(c);
         return;
     }

@@ -129,7 +129,17 @@ def test_a_call_is_an_item_that_it_can_run(agent):
     ask(agent, turn([*FIRST, item, {**output("done"), "call_id": item["call_id"]}]))
 
 
-def test_a_prompt_that_is_too_long_has_the_code_that_makes_it_compact(agent):
-    """Codex shortens the conversation on context_length_exceeded, and retries other failures."""
-    reply = agent.post("/v1/responses", turn([message("user", "long " * 5000)]))
-    assert reply.status == 400 and reply.error["code"] == "context_length_exceeded", reply.body
+def test_a_stream_of_a_prompt_that_is_too_long_fails_with_the_code_that_makes_it_compact(agent):
+    """Codex shortens the conversation when a stream fails with context_length_exceeded.  It takes a 400 for the
+    end, whatever its code."""
+    body = turn([message("user", "long " * 5000)])
+    reply = agent.post("/v1/responses", body)
+    events = [json.loads(line[6:]) for line in reply.body.decode().splitlines() if line.startswith("data: ")]
+    assert reply.status == 200
+    assert [event["type"] for event in events] == ["response.created", "response.in_progress", "response.failed"]
+    assert [event["sequence_number"] for event in events] == [0, 1, 2]
+    failed = events[-1]["response"]
+    assert failed["status"] == "failed" and failed["error"]["code"] == "context_length_exceeded"
+    assert "maximum context length is 4096 tokens" in failed["error"]["message"] and failed["usage"] is None
+    whole = agent.post("/v1/responses", {**body, "stream": False})
+    assert whole.status == 400 and whole.error["code"] == "context_length_exceeded", whole.body

@@ -82,7 +82,7 @@ static void write_usage(struct completion *c) {
 /* Writes the response as it is now.  err: why it failed, or NULL. */
 static void write_response(struct completion *c, const char *status, const struct api_error *err) {
     struct responses *r = responses_of(c);
-    const bool ended = c->n_live == 0 && !err;
+    const bool ended = c->accepted && c->n_live == 0 && !err;
     buffer_printf(&c->out,
                   "{\"id\":\"resp_%s\",\"object\":\"response\",\"created_at\":%lld,"
                   "\"status\":\"%s\",\"model\":",
@@ -408,6 +408,8 @@ void responses_create(struct server *server, struct http_exchange *exchange) {
         .write_progress = write_progress,
         .write_end = write_end,
         .write_failure = write_failure,
+        .streams_too_long = true, /* as OpenAI's own service: Codex shortens a conversation on this
+                                     event, and not on a 400 */
         .add_logprobs = conversation_add_logprobs,
         .added = conversation_added,
     };
