@@ -16,7 +16,10 @@
 #include "server/hub/files.h"
 #include "server/hub/transfer.h"
 
-enum { BLOCK_BYTES = 1 << 20, DIGEST_BYTES = HUB_HASH_MAX / 2, TRIES = 2 };
+/* SMALL_BYTES: so few are not kept where they may be no part of the file. */
+enum { BLOCK_BYTES = 1 << 20, DIGEST_BYTES = HUB_HASH_MAX / 2, TRIES = 2, SMALL_BYTES = 1 << 20 };
+
+static const char POINTER[] = "version https://git-lfs.github.com/spec/";
 
 struct writing {
     const struct hub_source *source;
@@ -116,6 +119,19 @@ static int take(void *ctx, uint64_t at, const char *bytes, size_t n, struct erro
     return 0;
 }
 
+/* Refuses a file of which the hub has fewer bytes than it lists. */
+static int refuse_short(const struct writing *w, struct error *err) {
+    char first[sizeof(POINTER)] = "";
+    const bool is_pointer = pread(w->fd, first, sizeof(POINTER) - 1, 0) > 0 &&
+                            memcmp(first, POINTER, sizeof(POINTER) - 1) == 0;
+    if (w->length < SMALL_BYTES) hub_cache_drop_part(w->source->cache, w->file);
+    return error_set(err, ERR_INVALID, "%.200s ends after %llu of %llu bytes%s", w->file->path,
+                     (unsigned long long)w->length, (unsigned long long)w->file->size,
+                     is_pointer ? ": it is a Git LFS pointer, and HF_ENDPOINT must name a hub that "
+                                  "has the files themselves"
+                                : ": try later, or without a mirror or proxy on the way");
+}
+
 /* Lets the rest come, and checks the whole.  A wrong hash is thrown away, and tried once more. */
 static int complete(struct writing *w, const char *url, uint64_t up_to, struct error *err) {
     const struct hub_source *s = w->source;
@@ -127,6 +143,7 @@ static int complete(struct writing *w, const char *url, uint64_t up_to, struct e
                                 .take = take,
                                 .ctx = w};
         const int rc = hub_transfer_part(s->wire, &part, s->voice, s->answer, err);
+        if (rc == ERR_IO && part.is_short) return refuse_short(w, err);
         if (rc || w->length < w->file->size) return rc;
         if (has_right_hash(w)) return hub_cache_finish(s->cache, w->file, w->fd, err);
         const int again = restart(w, err);

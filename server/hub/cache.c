@@ -25,8 +25,10 @@ static const char TAG_NAME[] = "CACHEDIR.TAG",
 static int refuse(const struct hub_cache *cache, const char *what, const char *name,
                   struct error *err) {
     const int code = errno;
-    return error_set(err, ERR_IO, "%.200s%s%.100s cannot be %s: %s", cache->path, *name ? "/" : "",
-                     name, what, strerror(code));
+    const bool is_read_only = code == EROFS || code == EACCES || code == EPERM;
+    return error_set(err, ERR_IO, "%.200s%s%.100s cannot be %s: %s%s", cache->path,
+                     *name ? "/" : "", name, what, strerror(code),
+                     is_read_only ? "; HF_HOME can name another folder" : "");
 }
 
 /* ---- folders ---- */
@@ -94,7 +96,7 @@ int hub_cache_open(struct hub_cache *out, const struct hub_settings *settings,
     if (out->folder >= 0 && create) write_tag(out->root);
     if (out->folder >= 0) return 0;
     const bool is_missing = !create && errno == ENOENT;
-    if (!is_missing) refuse(out, "opened", "", err);
+    if (!is_missing) refuse(out, create ? "written" : "opened", "", err);
     hub_cache_close(out);
     if (!is_missing) return ERR_IO;
     return error_set(err, ERR_NOT_FOUND, "%.200s does not exist", out->path);
@@ -297,7 +299,7 @@ int hub_cache_lock(int *out, const struct hub_cache *cache, const struct hub_fil
             ? -1
             : openat(folder, name, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0664);
     if (folder >= 0) close(folder);
-    if (fd < 0) return refuse(cache, "locked", "", err);
+    if (fd < 0) return refuse(cache, "written", "", err);
     if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
         snprintf(line, sizeof(line), "another process fetches %s: waiting for it", file->path);
         voice->say(voice->ctx, line);

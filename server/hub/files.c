@@ -25,7 +25,7 @@ static size_t control_bytes(const char *text) {
 /* Tells whether a path stays below its folder: it has names between slashes, and no name is empty,
  * "." or "..". */
 static bool is_inside(const char *path) {
-    if (strlen(path) > HUB_PATH_MAX || strchr(path, '\\')) return false;
+    if (strchr(path, '\\')) return false;
     for (const char *at = path;; at++) {
         const size_t n = strcspn(at, "/");
         if (n == 0 || (n == 1 && at[0] == '.') || (n == 2 && memcmp(at, "..", 2) == 0))
@@ -42,6 +42,10 @@ int hub_files_add(struct hub_files *files, const char *path, uint64_t size, cons
     if (!is_inside(path))
         return error_set(err, ERR_INVALID,
                          "a file is named '%.100s', which could be outside of its folder", path);
+    if (strlen(path) > HUB_PATH_MAX) {
+        files->is_cut = true;
+        return 0;
+    }
     if (files->n == HUB_FILES_MAX)
         return error_set(err, ERR_INVALID, "there are more than %d files", HUB_FILES_MAX);
     /* The room doubles whenever the number is a power of two. */

@@ -40,7 +40,7 @@ struct hub_files {
     char commit[HUB_COMMIT_CHARS + 1];
     char licence[64]; /* empty: not stated */
     bool is_gated;
-    bool is_cut; /* of a folder in the cache: it has files that are not listed */
+    bool is_cut; /* there are files that are not listed, as their paths are too long */
 };
 
 /* Reads the hub's answer.  A path that could leave its folder makes all of it ERR_INVALID.  *out is
@@ -48,8 +48,8 @@ struct hub_files {
 int hub_files_parse(struct hub_files *out, const char *json, size_t size, struct error *err);
 void hub_files_fini(struct hub_files *files);
 
-/* Adds a file; the path is copied.  ERR_INVALID: it could leave its folder, is too long, or there
- * are too many. */
+/* Adds a file; the path is copied.  One that is too long is left out: nothing that is read has such
+ * a path.  ERR_INVALID: it could leave its folder, or there are too many. */
 int hub_files_add(struct hub_files *files, const char *path, uint64_t size, const char *hash,
                   struct error *err);
 

@@ -12,7 +12,7 @@
 
 struct error;
 
-enum { HUB_PART_MAX = 96, HUB_REVISION_MAX = 128, HUB_QUANT_MAX = 128 };
+enum { HUB_PART_MAX = 96, HUB_REVISION_MAX = 128, HUB_QUANT_MAX = 255 };
 
 struct hub_name {
     char repository[2 * HUB_PART_MAX + 2]; /* OWNER/NAME */

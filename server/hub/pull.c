@@ -321,7 +321,7 @@ static int update(char path[PATH_MAX], struct pull *p, struct error *err) {
     char former[HUB_COMMIT_CHARS + 1];
     int rc = hub_choose(&p->choice, &p->files, &request->name, request->has_weights, err);
     if (rc) return rc;
-    if (p->cache.folder < 0) {
+    if (p->cache.folder < 0 && !request->only_tells) {
         rc = hub_cache_open(&p->cache, &p->settings, request->name.repository, true, err);
         if (rc) return rc;
     }

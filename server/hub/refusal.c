@@ -54,7 +54,20 @@ static int refuse_entry(const struct asked *a, struct error *err) {
                      a->name->repository);
 }
 
-/* The first row that fits counts.  status 0: any; code NULL: any. */
+static int refuse_token(const struct asked *a, struct error *err) {
+    return error_set(err, ERR_INVALID,
+                     "the hub does not know the token, and refuses it for every model: set "
+                     "HF_TOKEN, or its file, to a new one of %.150s/settings/tokens, or to none",
+                     a->settings->endpoint);
+}
+
+static int refuse_disabled(const struct asked *a, struct error *err) {
+    return error_set(err, ERR_INVALID, "the hub has disabled %.200s: its page may say why",
+                     a->name->repository);
+}
+
+/* The first row that fits counts.  status 0: any; code, or its message where it has no code, NULL:
+ * any. */
 static const struct {
     long status;
     const char *code;
@@ -64,6 +77,8 @@ static const struct {
     {0, "RepoNotFound", refuse_unknown},
     {0, "RevisionNotFound", refuse_revision},
     {0, "EntryNotFound", refuse_entry},
+    {401, "Invalid credentials in Authorization header", refuse_token},
+    {403, "Access to this resource is disabled.", refuse_disabled},
     {401, NULL, refuse_unknown},
     {403, NULL, refuse_gated},
     {404, NULL, refuse_unknown},
@@ -73,6 +88,7 @@ static const struct {
 int hub_refuse(const struct hub_answer *answer, const struct hub_settings *settings,
                const struct hub_name *name, struct error *err) {
     const struct asked asked = {answer, settings, name};
+    const char *code = *answer->code ? answer->code : answer->message;
     if (*answer->trouble)
         return error_set(err, ERR_IO,
                          "%.100s cannot be reached: %.190s; look at the network, HF_ENDPOINT and "
@@ -80,7 +96,7 @@ int hub_refuse(const struct hub_answer *answer, const struct hub_settings *setti
                          settings->endpoint, answer->trouble);
     for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++)
         if ((rows[i].status == 0 || rows[i].status == answer->status) &&
-            (!rows[i].code || strcmp(rows[i].code, answer->code) == 0))
+            (!rows[i].code || strcmp(rows[i].code, code) == 0))
             return rows[i].refuse(&asked, err);
     return error_set(err, ERR_IO, "the hub %.100s answers with the status %ld: try again later",
                      settings->endpoint, answer->status);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
@@ -31,10 +32,13 @@ static int read_endpoint(struct hub_settings *out, struct error *err) {
     return 0;
 }
 
-/* Writes a path, and what lies below it unless that is NULL.  ERR_INVALID: the whole is too
- * long. */
+/* Writes a path, and what lies below it unless that is NULL.  A ~ is the user's folder.
+ * ERR_INVALID: the whole is too long. */
 static int join(char out[PATH_MAX], const char *folder, const char *name, struct error *err) {
-    const int n = snprintf(out, PATH_MAX, "%s%s%s", folder, name ? "/" : "", name ? name : "");
+    const char *user =
+        folder[0] == '~' && (!folder[1] || folder[1] == '/') ? variable("HOME") : NULL;
+    const int n = snprintf(out, PATH_MAX, "%s%s%s%s", user ? user : "", folder + (user != NULL),
+                           name ? "/" : "", name ? name : "");
     if (n >= 0 && n < PATH_MAX) return 0;
     return error_set(err, ERR_INVALID, "the path of the hub's cache is too long");
 }
@@ -88,6 +92,22 @@ static int read_token(struct hub_settings *out, const char *home, struct error *
     return rc;
 }
 
+/* Returns where the authorities of certificates are. */
+static const char *find_authorities(void) {
+    static const char *const names[] = {"SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"};
+    /* Of Debian and Arch, Fedora, openSUSE, and older ones.  libcurl knows that of its own system,
+     * and a wheel runs on others. */
+    static const char *const places[] = {
+        "/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
+        "/etc/ssl/ca-bundle.pem", "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+        "/etc/ssl/cert.pem"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+        if (variable(names[i])) return variable(names[i]);
+    for (size_t i = 0; i < sizeof(places) / sizeof(*places); i++)
+        if (access(places[i], R_OK) == 0) return places[i];
+    return NULL;
+}
+
 static bool is_true(const char *text) {
     static const char *const words[] = {"1", "on", "yes", "true"};
     for (size_t i = 0; text && i < sizeof(words) / sizeof(*words); i++)
@@ -97,7 +117,7 @@ static bool is_true(const char *text) {
 
 int hub_settings_read(struct hub_settings *out, struct error *err) {
     char home[PATH_MAX];
-    *out = (struct hub_settings){.authorities = variable("SSL_CERT_FILE"),
+    *out = (struct hub_settings){.authorities = find_authorities(),
                                  .offline = is_true(variable("HF_HUB_OFFLINE"))};
     int rc = read_endpoint(out, err);
     if (!rc) rc = find_home(home, err);

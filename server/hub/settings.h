@@ -7,7 +7,10 @@
  *   HF_TOKEN, HUGGING_FACE_HUB_TOKEN      the token
  *   HF_TOKEN_PATH                         the token's file
  *   HF_HUB_OFFLINE                        1: the network is not used
- *   SSL_CERT_FILE                         PEM file with the authorities of certificates
+ *   SSL_CERT_FILE, REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE
+ *                                         PEM file with the authorities of certificates
+ *
+ * A path may begin with ~, as files of settings have it.
  *
  * Thread: main.  Memory: none. */
 #ifndef SERVER_HUB_SETTINGS_H
@@ -24,7 +27,7 @@ struct hub_settings {
     char endpoint[HUB_ENDPOINT_MAX + 1]; /* without a slash at its end */
     char cache[PATH_MAX];
     char token[HUB_TOKEN_MAX + 1]; /* empty: none.  Never printed. */
-    const char *authorities;       /* NULL: the system's */
+    const char *authorities;       /* a path; NULL: the system has no authorities */
     bool offline;
 };
 

@@ -10,7 +10,8 @@
 #include "server/json/buffer.h"
 
 /* BREAKS_MAX: of one part, each after new bytes. */
-enum { ATTEMPTS = 6, BREAKS_MAX = 1000, PAUSE_MAX_S = 120 };
+/* PAUSE_MAX_S: the hub counts requests in windows of five minutes. */
+enum { ATTEMPTS = 6, BREAKS_MAX = 1000, PAUSE_MAX_S = 301 };
 
 /* Tells whether the same request may succeed later. */
 static bool may_pass(const struct hub_answer *answer) {
@@ -21,10 +22,18 @@ static bool may_pass(const struct hub_answer *answer) {
     return false;
 }
 
-/* Waits before attempt number n + 1, from 1 on, and says so. */
+/* Returns how many seconds to wait before attempt number n + 1, from 1 on. */
+static long pause_of(int n, const struct hub_answer *answer) {
+    if (answer->retry_after >= 0) return answer->retry_after;
+    /* The seconds that are left may be rounded down. */
+    if (answer->status == 429 && answer->window_left >= 0) return answer->window_left + 1;
+    return 1l << (n - 1);
+}
+
+/* Waits before attempt number n + 1, and says so. */
 static void pause_after(int n, const struct hub_answer *answer, const struct hub_voice *voice) {
     char line[300];
-    const long wanted = answer->retry_after >= 0 ? answer->retry_after : 1l << (n - 1);
+    const long wanted = pause_of(n, answer);
     struct timespec left = {.tv_sec = wanted < PAUSE_MAX_S ? wanted : PAUSE_MAX_S};
     if (*answer->trouble)
         snprintf(line, sizeof(line), "the connection to the hub failed (%.180s): again in %ld s",
@@ -95,7 +104,8 @@ int hub_transfer_part(struct hub_wire *wire, struct hub_part *part, const struct
             idle = 0;
             continue;
         }
-        if (++idle >= ATTEMPTS || !(may_pass(answer) || is_good(answer))) return ERR_IO;
+        part->is_short = is_good(answer) || answer->status == 416;
+        if (++idle >= ATTEMPTS || !may_pass(answer)) return ERR_IO;
         pause_after(idle, answer, voice);
     }
     return 0;

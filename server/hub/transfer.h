@@ -30,6 +30,7 @@ struct hub_part {
     const char *url;
     uint64_t at, end; /* the bytes [at, end); at moves */
     uint64_t size;    /* of the whole file */
+    bool is_short;    /* the hub has no more of the file, although its end has not come */
     /* Takes bytes in order.  at may be 0 once more: then the hub begins anew.  Returns 0 or
      * ERR_*. */
     int (*take)(void *ctx, uint64_t at, const char *bytes, size_t n, struct error *err);

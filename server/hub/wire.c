@@ -42,6 +42,10 @@ struct flight {
 };
 
 int hub_wire_open(struct hub_wire **out, const struct hub_settings *settings, struct error *err) {
+    if (!settings->authorities && strncmp(settings->endpoint, "https:", 6) == 0)
+        return error_set(err, ERR_NOT_FOUND,
+                         "this system has no authorities of certificates: install ca-certificates, "
+                         "or let SSL_CERT_FILE name a file of them");
     struct hub_wire *wire = calloc(1, sizeof(*wire));
     char header[HUB_TOKEN_MAX + 32];
     if (!wire || curl_global_init(CURL_GLOBAL_DEFAULT)) {
@@ -129,20 +133,40 @@ static const char *header_value(const char *line, size_t size, const char *name,
     return at;
 }
 
+/* Copies a header's value to out [size], as much as fits.  Returns false if the line is another
+ * header. */
+static bool copy_value(char *out, size_t size, const char *line, size_t n_line, const char *name) {
+    size_t n;
+    const char *value = header_value(line, n_line, name, &n);
+    if (!value) return false;
+    snprintf(out, size, "%.*s", (int)(n < size ? n : size - 1), value);
+    return true;
+}
+
+/* Returns the number behind a parameter, such as t in "api";r=0;t=55; -1: there is none. */
+static long parameter(const char *value, char name) {
+    while ((value = strchr(value, ';'))) {
+        value += 1 + strspn(value + 1, " ");
+        const size_t n = value[0] == name && value[1] == '=' ? strspn(value + 2, "0123456789") : 0;
+        if (n > 0 && n < 9) return strtol(value + 2, NULL, 10);
+    }
+    return -1;
+}
+
 static size_t take_header(char *line, size_t one, size_t size, void *ctx) {
     struct flight *f = ctx;
-    char text[sizeof(f->answer->code)];
+    struct hub_answer *answer = f->answer;
+    char text[64];
     size_t n;
     unsigned long long from;
-    const char *code = header_value(line, size, "X-Error-Code", &n);
-    if (code)
-        snprintf(f->answer->code, sizeof(f->answer->code), "%.*s", (int)(n < 47 ? n : 47), code);
+    copy_value(answer->code, sizeof(answer->code), line, size, "X-Error-Code");
+    copy_value(answer->message, sizeof(answer->message), line, size, "X-Error-Message");
+    if (copy_value(text, sizeof(text), line, size, "RateLimit") && parameter(text, 'r') == 0)
+        answer->window_left = parameter(text, 't');
     const char *wait = header_value(line, size, "Retry-After", &n);
     if (wait && n > 0 && n < 9 && strspn(wait, "0123456789") >= n)
-        f->answer->retry_after = strtol(wait, NULL, 10);
-    const char *range = header_value(line, size, "Content-Range", &n);
-    if (range) {
-        snprintf(text, sizeof(text), "%.*s", (int)(n < 47 ? n : 47), range);
+        answer->retry_after = strtol(wait, NULL, 10);
+    if (copy_value(text, sizeof(text), line, size, "Content-Range")) {
         f->has_from = sscanf(text, "bytes %llu-", &from) == 1;
         f->from = f->has_from ? from : 0;
     }
@@ -220,7 +244,7 @@ static int follow(const struct hub_wire *wire, char *url, bool *more, struct err
 static int fly(struct hub_wire *wire, struct flight *f, const char *url) {
     struct hub_answer *answer = f->answer;
     curl_off_t wait = 0;
-    *answer = (struct hub_answer){.retry_after = -1};
+    *answer = (struct hub_answer){.retry_after = -1, .window_left = -1};
     f->began = f->has_from = false;
     wire->why[0] = 0;
     set_up(wire, f, url);

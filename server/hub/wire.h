@@ -33,7 +33,9 @@ struct hub_get {
 struct hub_answer {
     long status;       /* 0: there was none */
     long retry_after;  /* seconds; -1: the hub does not say */
+    long window_left;  /* seconds until requests are allowed again; -1: not said, or they are */
     char code[48];     /* of the header X-Error-Code; empty: none */
+    char message[64];  /* of the header X-Error-Message, cut; never printed */
     int taken;         /* what take() returned */
     char trouble[200]; /* why the connection failed; empty: it did not */
 };

@@ -1,12 +1,15 @@
 """A small hub on the loopback: repositories of files in memory, as the Hugging Face hub answers for
-them, and faults on demand.  A file in LFS is served by a second host, to which the first redirects."""
+them, and faults on demand.  A file in LFS is served by a second host, to which the first redirects; other
+files by a second address of the first."""
 import collections
 import contextlib
 import hashlib
+import http.client
 import http.server
 import json
 import re
 import socket
+import ssl
 import struct
 import threading
 import urllib.parse
@@ -61,8 +64,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         with hub.lock:
             hub.asked.append(Asked(self.server.name, self.path, dict(self.headers)))
             fault = hub.faults.popleft() if hub.faults and hub.fits(hub.faults[0], self) else None
+        moved = next((name for name in hub.moved if f"/{name}/" in self.path), None)
         if fault and fault.status:
             self.answer(fault.status, b"{}", {**fault.headers, "Content-Type": "application/json"})
+        elif moved:  # without the host, as the hub does
+            self.answer(307, b"", {"Location": self.path.replace(moved, hub.moved[moved])})
         elif self.path.startswith("/api/models/"):
             self.list_files(hub)
         else:
@@ -103,12 +109,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.refuse(404, "RepoNotFound")
 
     def give_file(self, hub, fault):
-        match = re.fullmatch(r"(?:/other)?/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", self.path)
+        match = re.fullmatch(r"(/other|/cache)?/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", self.path)
         if not match:
             return self.refuse(404, "EntryNotFound")
-        path = urllib.parse.unquote(match[3])
+        place, name, revision, path = match[1], match[2], match[3], urllib.parse.unquote(match[4])
         is_other = self.server is not hub.servers[0]
-        repository = hub.repositories[match[1]] if is_other else self.find(hub, match[1], match[2])
+        repository = hub.repositories[name] if is_other else self.find(hub, name, revision)
         if not repository:
             return None
         if path not in repository.files:
@@ -116,8 +122,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if repository.gated and not is_other and self.headers.get("Authorization") != f"Bearer {hub.token}":
             return self.refuse(401 if "Authorization" not in self.headers else 403, "GatedRepo")
         about = {"X-Repo-Commit": repository.commit, "ETag": f'"{repository.hash_of(path)}"'}
+        if not hub.tells:
+            about = {}
+        if hub.redirects and not place and not repository.is_lfs(path):
+            return self.answer(307, b"", {**about, "Location": "/cache" + self.path})
         if repository.is_lfs(path) and not is_other and hub.redirects:
-            about |= {"X-Linked-Etag": about["ETag"], "X-Linked-Size": str(len(repository.files[path])),
+            about |= {"X-Linked-Etag": f'"{repository.hash_of(path)}"', "X-Linked-Size": str(len(repository.files[path])),
                       "Location": hub.other_address + "/other" + self.path}
             return self.answer(302, b"", about)
         return self.send_part(hub, repository.files[path], about, fault)
@@ -129,6 +139,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         part, status = content, 200
         if asked and hub.ranges:
             begin, end = int(asked[1]), min(int(asked[2] or len(content)), len(content) - 1)
+            if begin >= len(content):
+                return self.answer(416, b"", {**about, "Content-Range": f"bytes */{len(content)}"})
             part, status = content[begin:end + 1], 206
             about["Content-Range"] = f"bytes {begin}-{end}/{len(content)}"
         if not fault or fault.cut is None or fault.cut >= len(part):
@@ -160,30 +172,35 @@ class Fault:
 
 
 class Hub:
-    """Use as a context manager."""
+    """Use as a context manager.  tls: certificate and key of both hosts, which are named then."""
 
-    def __init__(self):
+    def __init__(self, tls=None, names=("127.0.0.1", "127.0.0.1")):
         self.lock = threading.Lock()
         self.repositories = {}
         self.servers = [http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) for _ in range(2)]
         for server, name in zip(self.servers, ("hub", "other")):
             server.daemon_threads = True
             server.hub, server.name = self, name
-        self.address = f"http://127.0.0.1:{self.servers[0].server_port}"
-        self.other_address = f"http://127.0.0.1:{self.servers[1].server_port}"
+            if tls:
+                context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+                context.load_cert_chain(*tls)
+                server.socket = context.wrap_socket(server.socket, server_side=True)
+        self.address, self.other_address = (
+            f"http{'s' if tls else ''}://{name}:{server.server_port}" for name, server in zip(names, self.servers))
         self.reset()
 
     def reset(self):
         self.repositories.clear()
         self.asked, self.faults = [], collections.deque()
-        self.listed, self.redirects, self.ranges = None, True, True
+        self.listed, self.redirects, self.ranges, self.tells = None, True, True, True
+        self.moved = {}  # former names of repositories
         self.revisions, self.token = {"main"}, "hf_secretsecretsecret"
 
     def fits(self, fault, handler):
         """A cut of a file that is redirected is one of where it is redirected to."""
         path = handler.path.split("?")[0]
-        is_file = not fault.status and self.redirects and path.endswith((".safetensors", ".gguf"))
-        return path.endswith(fault.end) and (not is_file or handler.server is self.servers[1])
+        is_first = not fault.status and self.redirects and not path.startswith(("/other/", "/cache/"))
+        return path.endswith(fault.end) and not is_first
 
     def paths(self, of="hub"):
         return [asked.path for asked in self.asked if asked.host == of]
@@ -197,3 +214,71 @@ class Hub:
         for server in self.servers:
             server.shutdown()
             server.server_close()
+
+
+class Proxy(http.server.ThreadingHTTPServer):
+    """A proxy on the loopback, which alone knows the hosts' names: it leads all of them to this machine.
+    word: what it asks for as Proxy-Authorization."""
+    daemon_threads = True
+
+    def __init__(self, word=None):
+        super().__init__(("127.0.0.1", 0), ProxyHandler)
+        self.word, self.asked = word, []
+
+    def __enter__(self):
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.shutdown()
+        self.server_close()
+
+
+class ProxyHandler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def is_refused(self, target):
+        self.server.asked.append(Asked(target, self.command, dict(self.headers)))
+        if self.server.word in (None, self.headers.get("Proxy-Authorization")):
+            return False
+        self.send_response(407)
+        self.send_header("Proxy-Authenticate", 'Basic realm="x"')
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+        return True
+
+    def do_CONNECT(self):
+        if self.is_refused(self.path):
+            return
+        with socket.create_connection(("127.0.0.1", int(self.path.rsplit(":", 1)[1]))) as to:
+            self.send_response(200)
+            self.end_headers()
+            back = threading.Thread(target=self.pass_on, args=(to, self.connection))
+            back.start()
+            self.pass_on(self.connection, to)
+            back.join()
+        self.close_connection = True
+
+    @staticmethod
+    def pass_on(source, to):
+        with contextlib.suppress(OSError):
+            while block := source.recv(1 << 16):
+                to.sendall(block)
+            to.shutdown(socket.SHUT_WR)
+
+    def do_GET(self):
+        url = urllib.parse.urlsplit(self.path)
+        if self.is_refused(url.netloc):
+            return
+        asked = http.client.HTTPConnection("127.0.0.1", url.port, timeout=30)
+        asked.request("GET", url._replace(scheme="", netloc="").geturl(), headers=dict(self.headers))
+        reply = asked.getresponse()
+        self.send_response(reply.status)
+        for name, value in reply.getheaders():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(reply.read())
+        asked.close()

@@ -15,8 +15,9 @@ import time
 import pytest
 
 import gguf_file
-from loopback_hub import COMMIT, Fault, Hub, Repository
+from loopback_hub import COMMIT, Fault, Hub, Proxy, Repository
 from server import BINARY, LONG, PATIENCE, WRAPPER, Server
+from tls_server import make_certificate
 
 NAME = "some-org/a.model"
 FOLDER = "models--some-org--a.model"
@@ -49,7 +50,8 @@ class Home:
     def __init__(self, hub, path):
         self.hub, self.path = hub, path
         self.cache = path / "hub"
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("QUIRE_", "HF_", "HUGGING"))}
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("QUIRE_", "HF_", "HUGGING")) and
+                 k != "SSL_CERT_FILE" and not k.lower().endswith(("_proxy", "_ca_bundle"))}
         self.env = {**clean, "HF_HOME": str(path), "HF_ENDPOINT": hub.address, "no_proxy": "*"}
 
     def start(self, *arguments, **options):
@@ -225,6 +227,48 @@ def test_the_hub_may_ask_to_wait(home, files):
     assert "refuses more requests now (429): try again later" in home.refusal("pull", NAME)
 
 
+@pytest.mark.parametrize("headers, seconds", [
+    ({"RateLimit": '"api";r=0;t=1'}, 2), ({"RateLimit": '"resolvers"; r=7; t=290'}, 1),
+    ({"RateLimit": "r=t=0", "RateLimit-Policy": '"fixed window";"api";q=500;w=300'}, 1),
+    ({"Retry-After": "2", "RateLimit": '"api";r=0;t=290'}, 2)])
+def test_a_limit_of_requests_says_when_it_ends(home, headers, seconds):
+    """The hub's 429 has no Retry-After, but what is left of its window; a second more is safe."""
+    home.hub.faults.append(Fault("main", status=429, headers=headers))
+    process = home.start("pull", NAME, "--dry-run")
+    _, said = process.communicate(timeout=60 * PATIENCE)
+    assert process.returncode == 0 and f"the hub answers 429: again in {seconds} s" in said
+
+
+def test_a_file_that_is_shorter_than_listed_is_said(home, files):
+    """A mirror without LFS has the pointer in place of the file; a portal has a page."""
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 9\n"
+    for page in (pointer, b"<html>"):
+        home.hub.faults.clear()
+        home.hub.faults.extend(Fault(".safetensors", change=lambda _, page=page: page) for _ in range(20))
+        said = home.refusal("pull", NAME)
+        assert f"model.safetensors ends after {len(page)} of {len(files['model.safetensors'])} bytes" in said
+        assert ("a Git LFS pointer" in said) == (page is pointer)
+    home.hub.faults.clear()
+    home.run("pull", NAME)
+    assert "model.safetensors" in home.check_whole(files)
+
+
+def test_a_mirror_that_tells_nothing_of_a_file_is_enough(home, files):
+    """Neither ETag nor commit: hash and size are those of the list."""
+    home.hub.tells = False
+    home.run("pull", NAME)
+    assert "model.safetensors" in home.check_whole(files)
+
+
+def test_a_renamed_repository_is_followed(home, files):
+    """The hub redirects without naming its host, so the token goes along."""
+    home.hub.moved["former-org/name"] = NAME
+    home.hub.repositories[NAME].private = True
+    home.env["HF_TOKEN"] = home.hub.token
+    assert "models--former-org--name" in home.run("pull", "former-org/name")
+    assert home.run("info", "former-org/name", "--offline")
+
+
 def test_a_wrong_hash_is_thrown_away(home, files):
     """Once it comes again; twice it is an error, and nothing of it is kept."""
     def flip(content):
@@ -393,6 +437,97 @@ def test_a_gated_model_says_what_to_do(home, token):
     home.run("pull", NAME)
 
 
+@pytest.mark.parametrize("status, message, words", [
+    (401, "Invalid credentials in Authorization header", "the hub does not know the token"),
+    (403, "Access to this resource is disabled.", f"the hub has disabled {NAME}")])
+def test_a_reason_of_the_hub_is_said(home, status, message, words):
+    """A token that is out of date is refused for models that anyone may read, too."""
+    home.env["HF_TOKEN"] = home.hub.token
+    home.hub.faults.append(Fault("main", status=status, headers={"X-Error-Message": message}))
+    assert words in home.refusal("pull", NAME)
+
+
+# ---- proxies and certificates ----
+
+@pytest.fixture(scope="module")
+def tls_hub(tmp_path_factory):
+    """A hub behind TLS with names that only a proxy knows, and its certificate."""
+    names = ["hub.example", "other.example"]
+    certificate, key = make_certificate(tmp_path_factory.mktemp("tls"), "hub", names)
+    with Hub((certificate, key), names) as hub:
+        hub.certificate = certificate
+        yield hub
+
+
+@pytest.fixture
+def behind_proxy(tls_hub, files, tmp_path):
+    tls_hub.reset()
+    tls_hub.repositories[NAME] = Repository(dict(files), private=True)
+    home = Home(tls_hub, tmp_path)
+    del home.env["no_proxy"]
+    home.env["HF_TOKEN"] = tls_hub.token
+    return home
+
+
+@pytest.mark.parametrize("authorities, variable", [
+    ("SSL_CERT_FILE", "https_proxy"), ("REQUESTS_CA_BUNDLE", "HTTPS_PROXY"), ("CURL_CA_BUNDLE", "all_proxy")])
+def test_a_proxy_passes_on_what_it_cannot_read(behind_proxy, files, authorities, variable):
+    home = behind_proxy
+    with Proxy("Basic dXNlcjpwYXNzd29yZC1vZi1hLXByb3h5") as proxy:
+        address = f"http://user:password-of-a-proxy@127.0.0.1:{proxy.server_port}"
+        home.env |= {variable: address, authorities: str(home.hub.certificate)}
+        home.run("pull", NAME)
+        assert "model.safetensors" in home.check_whole(files)
+        assert {asked.host.split(":")[0] for asked in proxy.asked} == {"hub.example", "other.example"}
+        assert {asked.path for asked in proxy.asked} == {"CONNECT"}
+        assert not [asked for asked in proxy.asked if home.hub.token in str(asked)]
+    tokens = {(asked.host, asked.headers.get("Authorization")) for asked in home.hub.asked}
+    assert tokens == {("hub", f"Bearer {home.hub.token}"), ("other", None)}
+
+
+@pytest.mark.parametrize("word", ["Basic other", None])
+def test_a_proxy_that_refuses_is_said_without_its_password(behind_proxy, word):
+    home = behind_proxy
+    with Proxy(word) as proxy:
+        address = f"http://user:password-of-a-proxy@127.0.0.1:{proxy.server_port if word else 9}"
+        home.env |= {"https_proxy": address, "SSL_CERT_FILE": str(home.hub.certificate)}
+        said = home.run("pull", NAME, status=1)
+    assert f"{home.hub.address} cannot be reached" in said and "https_proxy" in said
+    assert "password-of-a-proxy" not in said and not home.hub.asked
+
+
+def test_a_proxy_without_tls_gets_no_token(home, files):
+    """A mirror in plain HTTP, which only the proxy knows."""
+    with Proxy() as proxy:
+        home.env |= {"http_proxy": f"http://127.0.0.1:{proxy.server_port}", "HF_TOKEN": home.hub.token,
+                     "HF_ENDPOINT": home.hub.address.replace("127.0.0.1", "hub.example")}
+        del home.env["no_proxy"]
+        home.run("pull", NAME)
+        assert len(proxy.asked) > 3 and home.hub.token not in str(proxy.asked + home.hub.asked)
+    assert "model.safetensors" in home.check_whole(files)
+
+
+@pytest.mark.parametrize("place", [None, "ca-bundle.pem"])
+def test_authorities_are_found_where_other_systems_have_them(behind_proxy, place, tmp_path):
+    """Debian's place is hidden; the other is openSUSE's."""
+    home = behind_proxy
+    shutil.copy(home.hub.certificate, tmp_path / "certificate")
+    put = f"cp {tmp_path}/certificate /etc/ssl/{place}" if place else "true"
+    hide = "mount -t tmpfs tmpfs /etc/ssl && mkdir -p /etc/pki /etc/ssl && mount -t tmpfs tmpfs /etc/pki"
+    with Proxy() as proxy:
+        home.env["https_proxy"] = f"http://127.0.0.1:{proxy.server_port}"
+        done = subprocess.run(["unshare", "--mount", "sh", "-c", f"({hide} && {put}) >&2 || exit 77; exec \"$@\"", "sh",
+                               *WRAPPER, BINARY, "pull", NAME], env=home.env, text=True, capture_output=True,
+                              timeout=60 * PATIENCE, check=False)
+    if done.returncode == 77 or "unshare failed" in done.stderr:
+        pytest.skip("no folder can be hidden here: it takes root")
+    if place:
+        assert done.returncode == 0, done.stderr
+        return
+    assert done.returncode == 1 and not home.hub.asked
+    assert "has no authorities of certificates: install ca-certificates, or let SSL_CERT_FILE name" in done.stderr
+
+
 # ---- what is refused ----
 
 @pytest.mark.parametrize("name, words", [
@@ -414,11 +549,22 @@ def test_a_format_that_is_not_read_is_said_before_anything_comes(home, gone, wor
 
 
 @pytest.mark.parametrize("path", ["../x.safetensors", "/etc/config.json", "a//config.json", "a/./config.json",
-                                  "..", "a\\..\\b", "x\nconfig.json", "a/" * 200 + "config.json"])
+                                  "..", "a\\..\\b", "x\nconfig.json"])
 def test_a_path_that_could_leave_its_folder_is_refused(home, path):
     home.hub.repositories[NAME].files[path] = b"{}"
     assert "which could be outside of its folder" in home.refusal("pull", NAME)
     assert not home.cache.exists() and sorted(p.name for p in home.path.iterdir()) == []
+
+
+def test_a_path_that_no_folder_could_have_is_left_out(home, files):
+    """Others of the repository are read.  One of the most letters that a file's name can have is, too."""
+    long, too_long = ("x" * n + ".gguf" for n in (250, 251))
+    home.hub.repositories[NAME].files |= {"a/" * 200 + "config.json": b"{}", too_long: b"", "\U0001f600" * 64: b""}
+    home.run("pull", NAME)
+    assert home.check_whole(files)
+    home.hub.repositories[NAME].files[long] = b"GGUF"
+    said = home.refusal("pull", f"hf:{NAME}:{'x' * 250}.gguf")
+    assert "quire cannot serve" in said
 
 
 def test_links_in_the_cache_are_not_followed_out_of_it(home, tmp_path):
@@ -480,6 +626,36 @@ def test_a_newer_revision_that_is_not_served_leaves_the_former_one(home, files):
     assert home.refusal("pull", NAME)
 
 
+def test_a_cache_that_cannot_be_written_is_served(home, files, small_disk):
+    """What it has whole is; what is newer, or not there, is said."""
+    cache = small_disk(8 * sum(len(content) for content in files.values()))
+    whole = Home(home.hub, cache)
+    whole.run("pull", NAME)
+    subprocess.run(["mount", "-o", "remount,ro", cache], check=True)
+    for command in ("info", "pull"):
+        assert whole.run(command, NAME)
+    home.hub.repositories[NAME] = Repository({**files, "config.json": files["config.json"] + b"\n"}, commit="f" * 40)
+    process = whole.start("info", NAME)
+    out, said = process.communicate(timeout=60 * PATIENCE)
+    assert process.returncode == 0 and COMMIT in out and f"what the cache has of {NAME} is used" in said
+    home.hub.repositories["some-org/other"] = Repository(dict(files))
+    process = whole.start("pull", "some-org/other", "--dry-run")
+    assert process.communicate(timeout=60 * PATIENCE) and process.returncode == 0
+    for name in (NAME, "some-org/other"):
+        said = whole.refusal("pull", name)
+        assert "Read-only file system; HF_HOME can name another folder" in said
+    subprocess.run(["mount", "-o", "remount,rw", cache], check=True)
+
+
+def test_a_users_folder_is_meant_by_a_tilde(home):
+    """Files of settings have it where no shell takes it away."""
+    home.env |= {"HOME": str(home.path), "HF_HOME": "~/hub home"}
+    path = home.run("pull", NAME).strip()
+    assert path.startswith(f"{home.path}/hub home/hub/models--")
+    home.env["HF_HUB_CACHE"] = "~"
+    assert home.run("pull", NAME).startswith(f"{home.path}/models--")
+
+
 # ---- the cache ----
 
 def test_revisions_are_listed_and_removed(home, files):
@@ -487,12 +663,17 @@ def test_revisions_are_listed_and_removed(home, files):
     home.run("pull", NAME)
     config = files["config.json"] + b"\n"
     home.hub.repositories[NAME] = Repository({**files, "config.json": config}, commit=later)
-    home.hub.revisions.add("v2")
+    home.hub.revisions |= {"v2", "refs/pr/1"}
     home.run("pull", f"{NAME}@v2")
+    home.run("pull", f"{NAME}@refs/pr/1")
+    assert (home.cache / FOLDER / "refs/refs/pr/1").read_text() == later
+    assert home.run("info", f"{NAME}@refs/pr/1", "--offline")
     blobs = home.cache / FOLDER / "blobs"
     n = len(list(blobs.iterdir()))
     listed = home.run("list")
-    assert f"{NAME}  {COMMIT[:12]} main" in listed and f"{NAME}  {later[:12]} v2" in listed
+    assert f"{NAME}  {COMMIT[:12]} main" in listed
+    line = next(line for line in listed.split("\n") if later[:12] in line)
+    assert {*line.split()[-1].split(",")} == {"v2", "refs/pr/1"}
     assert "nothing is removed" in home.refusal("rm", f"{NAME}@v2")
     said = home.run("rm", f"{NAME}@v2", "--yes")
     assert said == "removed 0.0 MB\n" and len(list(blobs.iterdir())) == n - 1

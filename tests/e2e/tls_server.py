@@ -10,13 +10,13 @@ import subprocess
 from server import PATIENCE, Reply, Server
 
 
-def make_certificate(directory, name):
-    """A self-signed certificate for localhost, with this subject."""
+def make_certificate(directory, name, hosts=()):
+    """A self-signed certificate for localhost and these hosts, with this subject."""
     files = directory / "certificate.pem", directory / "key.pem"
     subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
                     "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", files[1], "-out", files[0],
                     "-days", "2", "-subj", f"/CN={name}", "-addext",
-                    "subjectAltName=DNS:localhost,IP:127.0.0.1"], check=True, capture_output=True)
+                    ",".join(["subjectAltName=DNS:localhost", "IP:127.0.0.1", *(f"DNS:{host}" for host in hosts)])], check=True, capture_output=True)
     return files
 
 
