@@ -23,21 +23,21 @@
 
 /* Outputs are computed VECS registers at a time, for TILE_ROWS rows of x: their sums fit the
  * registers.  UNROLLED: how often loops over these are unrolled.  Up to FEW_ROWS rows, no codes
- * are widened. */
+ * are widened, and FEW_TILE of them are multiplied at a time. */
 #if defined(__AVX512VNNI__)
-enum { TILE_ROWS = 6, VECS = 2, FEW_ROWS = 8, UNROLLED = 8 };
+enum { TILE_ROWS = 6, VECS = 2, FEW_ROWS = 8, FEW_TILE = 4, UNROLLED = 8 };
 #elif defined(__AVX2__)
-enum { TILE_ROWS = 3, VECS = 2, FEW_ROWS = 6, UNROLLED = 8 };
+enum { TILE_ROWS = 3, VECS = 2, FEW_ROWS = 6, FEW_TILE = 2, UNROLLED = 8 };
 #elif defined(INT8_NEON) && defined(__ARM_FEATURE_MATMUL_INT8)
-enum { TILE_ROWS = 4, VECS = 4, FEW_ROWS = 2, UNROLLED = 8 };
+enum { TILE_ROWS = 4, VECS = 4, FEW_ROWS = 2, FEW_TILE = 2, UNROLLED = 8 };
 #elif defined(INT8_NEON)
-enum { TILE_ROWS = 3, VECS = 4, FEW_ROWS = 2, UNROLLED = 8 };
+enum { TILE_ROWS = 3, VECS = 4, FEW_ROWS = 2, FEW_TILE = 2, UNROLLED = 8 };
 #else
-enum { TILE_ROWS = 1, VECS = 4, FEW_ROWS = 0, UNROLLED = 1 };
+enum { TILE_ROWS = 1, VECS = 4, FEW_ROWS = 0, FEW_TILE = 2, UNROLLED = 1 };
 #endif
-/* CHUNK: blocks that are widened at a time.  MANY_ROWS: rows whose sums are held while chunks pass
- * by.  BLOCK_EXTRA: bytes of a block of x beside its codes. */
-enum { CHUNK = 16, MANY_ROWS = 256, BLOCK_EXTRA = 20 };
+/* MANY_ROWS: rows whose sums are held while sections pass by.  BLOCK_EXTRA: bytes of a block of x
+ * beside its codes.  GROUP_VECS: registers of a group. */
+enum { MANY_ROWS = 256, BLOCK_EXTRA = 20, GROUP_VECS = INT8_GROUP / LANES };
 enum { TILE_COLS = VECS * LANES, GROUPS = TILE_COLS / INT8_GROUP };
 
 typedef int8_t vecc __attribute__((vector_size(LANES), aligned(1), may_alias));
@@ -58,6 +58,14 @@ typedef veci whole;
 enum { SIGNED_BYTES = 1 };
 #else
 enum { SIGNED_BYTES = 0 };
+#endif
+
+/* Whether an instruction adds four products to a sum at once, without pairs that could be too
+ * large on the way. */
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+enum { ADDS_WHOLE = 1 };
+#else
+enum { ADDS_WHOLE = 0 };
 #endif
 
 INLINE vecf multiply_add(vecf a, vecf b, vecf c) {
@@ -308,78 +316,77 @@ INLINE vecf numbers_at(const uint8_t *numbers, size_t at, enum int8_scale type) 
     return vec_load_as(numbers, at, (enum element)type);
 }
 
-/* The scales and mins of a chunk of columns: [spans][outputs of a tile]. */
+/* The scales and mins of a section of a group, for each of its spans. */
 struct scales {
-    float scale[2 * CHUNK * TILE_COLS], min[2 * CHUNK * TILE_COLS];
+    float scale[2 * INT8_SECTION][INT8_GROUP], min[2 * INT8_SECTION][INT8_GROUP];
 };
 
-/* Converts those of a group of weights, LANES outputs from `lane` on, to f32: to column `to`. */
-INLINE void convert_scales(struct scales *out, const struct int8_weight *w, const uint8_t *group,
-                           uint32_t lane, uint32_t to, uint32_t first, uint32_t n, uint32_t span) {
-    const struct int8_layout *l = &w->layout;
-    const bool is_bytes = l->scale == INT8_SCALE_BYTES;
-    for (uint32_t s = 0; s < n; s++) {
-        const uint32_t col = (first + s) * span;
-        const size_t at = (l->per_scale ? col / l->per_scale : 0) * (size_t)INT8_GROUP + lane,
-                     unit = col / INT8_SUPER * (size_t)INT8_GROUP + lane;
-        vecf scale, min = {0};
-        if (is_bytes) {
-            scale =
-                numbers_at(group + w->units, unit, INT8_SCALE_F16) * floats_of_bytes(group + at);
-            if (l->has_min)
-                min = -(numbers_at(group + w->min_units, unit, INT8_SCALE_F16) *
-                        floats_of_bytes(group + w->mins + at));
-        } else {
-            scale = numbers_at(group, at, l->scale);
-            if (l->has_min) min = numbers_at(group + w->mins, at, l->scale);
-        }
-        vec_store(out->scale + s * TILE_COLS + to, scale);
-        vec_store(out->min + s * TILE_COLS + to, min);
+/* Converts numbers, of which each is that of 2^per spans. */
+INLINE void convert_numbers(float (*out)[INT8_GROUP], const uint8_t *numbers, uint32_t n,
+                            uint32_t per, enum int8_scale type) {
+    for (uint32_t s = 0; s < n; s++)
+        for (uint32_t v = 0; v < GROUP_VECS; v++)
+            vec_store(out[s] + v * LANES,
+                      numbers_at(numbers, (s >> per) * INT8_GROUP + v * LANES, type));
+}
+
+/* Converts bytes, which are in units of their superblock. */
+INLINE void convert_bytes(float (*out)[INT8_GROUP], const uint8_t *bytes, const uint8_t *units,
+                          uint32_t n, uint32_t span, float sign) {
+    for (uint32_t s = 0; s < n; s++)
+        for (uint32_t v = 0; v < GROUP_VECS; v++)
+            vec_store(
+                out[s] + v * LANES,
+                numbers_at(units, s * span / INT8_SUPER * INT8_GROUP + v * LANES, INT8_SCALE_F16) *
+                    floats_of_bytes(bytes + s * INT8_GROUP + v * LANES) * sign);
+}
+
+/* Converts the numbers of n spans of a section. */
+INLINE void convert_section(struct scales *out, const struct int8_weight *w,
+                            const struct int8_section *at, const uint8_t *section, uint32_t n,
+                            uint32_t span) {
+    const enum int8_scale type = w->layout.scale;
+    const uint32_t per = (uint32_t)__builtin_ctz(w->scale_cols / span);
+    const bool has_min = w->layout.has_min;
+    if (type == INT8_SCALE_BYTES) {
+        convert_bytes(out->scale, section, section + at->units, n, span, 1);
+        if (has_min)
+            convert_bytes(out->min, section + at->mins, section + at->min_units, n, span, -1);
+    } else if (type == INT8_SCALE_F16) {
+        convert_numbers(out->scale, section, n, per, INT8_SCALE_F16);
+        if (has_min) convert_numbers(out->min, section + at->mins, n, per, INT8_SCALE_F16);
+    } else {
+        convert_numbers(out->scale, section, n, per, type);
+        if (has_min) convert_numbers(out->min, section + at->mins, n, per, type);
     }
 }
 
 /* ---- tiles ---- */
 
-/* A tile of outputs: rows of x by TILE_COLS columns. */
+/* A tile of outputs: rows of x by registers of columns. */
 struct tile {
     struct input x;
-    const uint8_t *codes[VECS]; /* of the first block */
-    size_t block_bytes;         /* from a block of codes to the next */
-    const struct scales *scales;
+    const uint8_t *codes[VECS];  /* of the first block */
+    size_t block_bytes;          /* from a block of codes to the next */
+    const struct scales *scales; /* [groups of the tile] */
     const uint8_t *table;
     bool has_min;
     float *sums; /* [rows][TILE_COLS] */
 };
 
-/* What the columns of a tile need. */
-struct columns {
-    const struct int8_weight *w;
-    const uint8_t *groups[GROUPS]; /* where a matrix ends, the last one again */
-    uint32_t first, n;             /* columns of the block */
-};
+/* Returns a register's scales, or mins, of a span. */
+INLINE vecf scale_at(const struct tile *t, uint32_t v, uint32_t span) {
+    return vec_load(t->scales[v * LANES / INT8_GROUP].scale[span] + v * LANES % INT8_GROUP);
+}
 
-INLINE struct columns columns_at(const struct product_block *b, const struct int8_weight *w,
-                                 uint32_t first) {
-    struct columns cols = {.w = w, .first = first, .n = min_u32(TILE_COLS, b->n_cols - first)};
+INLINE vecf min_at(const struct tile *t, uint32_t v, uint32_t span) {
+    return vec_load(t->scales[v * LANES / INT8_GROUP].min[span] + v * LANES % INT8_GROUP);
+}
+
+/* Returns a group; where a matrix ends, the last one. */
+INLINE const uint8_t *group_at(const struct int8_weight *w, uint32_t col) {
     const uint32_t last = (uint32_t)div_up(w->rows, INT8_GROUP) - 1;
-    for (uint32_t g = 0; g < GROUPS; g++)
-        cols.groups[g] =
-            w->data + min_u32((b->col + first) / INT8_GROUP + g, last) * w->group_bytes;
-    return cols;
-}
-
-/* Returns where the codes of a register's outputs begin in a block. */
-INLINE const uint8_t *codes_of(const struct columns *cols, uint32_t v, uint32_t block) {
-    return cols->groups[v * LANES / INT8_GROUP] + cols->w->codes + block * cols->w->block_bytes +
-           v * LANES % INT8_GROUP * 4;
-}
-
-INLINE void convert_chunk(struct scales *out, const struct columns *cols, uint32_t first,
-                          uint32_t n, uint32_t span) {
-    const uint32_t per_block = INT8_BLOCK / span;
-    for (uint32_t v = 0; v < VECS; v++)
-        convert_scales(out, cols->w, cols->groups[v * LANES / INT8_GROUP], v * LANES % INT8_GROUP,
-                       v * LANES, first * per_block, n * per_block, span);
+    return w->data + min_u32(col / INT8_GROUP, last) * w->group_bytes;
 }
 
 #endif

@@ -52,6 +52,29 @@ static size_t scale_size(enum int8_scale scale) {
     return scale == INT8_SCALE_F32 ? 4 : scale == INT8_SCALE_BYTES ? 1 : 2;
 }
 
+/* Returns where what lies in a section of n blocks. */
+static struct int8_section section_of(const struct int8_weight *w, uint32_t n_blocks) {
+    const bool has_units = w->layout.scale == INT8_SCALE_BYTES;
+    const uint32_t n_cols = n_blocks * INT8_BLOCK;
+    const size_t of_scale = INT8_GROUP * scale_size(w->layout.scale),
+                 scales = round_up(div_up(n_cols, w->scale_cols) * of_scale, 64),
+                 units = has_units ? round_up(div_up(n_cols, INT8_SUPER) * INT8_GROUP * 2, 64) : 0;
+    const int n = w->layout.has_min ? 2 : 1;
+    struct int8_section s = {.mins = scales, .units = n * scales};
+    s.min_units = s.units + units;
+    s.codes = s.units + n * units;
+    s.bytes = s.codes + n_blocks * w->block_bytes;
+    return s;
+}
+
+/* Returns the columns of a scale here: the most of which each scale of the format has some, and
+ * each section, too. */
+static uint32_t scale_cols(uint32_t per_scale) {
+    uint32_t cols = INT8_SECTION_COLS;
+    while (per_scale % cols != 0) cols /= 2;
+    return cols;
+}
+
 struct int8_weight int8_weight_of(const struct weight *w) {
     static const uint16_t block_bytes[] = {[4] = 256, [5] = 320, [6] = 384, [8] = 512};
     struct int8_weight to = {.data = w->data, .rows = w->rows};
@@ -59,19 +82,12 @@ struct int8_weight int8_weight_of(const struct weight *w) {
     assert(can && w->n_stacked == 1);
     (void)can;
     to.n_blocks = (uint32_t)div_up(w->cols, INT8_BLOCK);
-    const uint32_t per_scale = to.layout.per_scale;
-    to.n_scales = per_scale ? (uint32_t)div_up((size_t)to.n_blocks * INT8_BLOCK, per_scale) : 1;
-    const bool has_units = to.layout.scale == INT8_SCALE_BYTES;
-    const size_t scales =
-                     round_up((size_t)to.n_scales * INT8_GROUP * scale_size(to.layout.scale), 64),
-                 units = has_units ? round_up(div_up(w->cols, INT8_SUPER) * INT8_GROUP * 2, 64) : 0;
-    const int n = to.layout.has_min ? 2 : 1;
-    to.mins = scales;
-    to.units = n * scales;
-    to.min_units = to.units + units;
-    to.codes = to.units + n * units;
+    to.scale_cols = scale_cols(to.layout.per_scale);
     to.block_bytes = block_bytes[int8_traits(to.layout.kind).bits];
-    to.group_bytes = to.codes + to.n_blocks * to.block_bytes;
+    const uint32_t n_whole = to.n_blocks / INT8_SECTION, n_rest = to.n_blocks % INT8_SECTION;
+    to.whole = section_of(&to, INT8_SECTION);
+    to.last = section_of(&to, n_rest ? n_rest : INT8_SECTION);
+    to.group_bytes = n_whole * to.whole.bytes + (n_rest ? to.last.bytes : 0);
     return to;
 }
 
@@ -79,9 +95,27 @@ uint64_t int8_weight_bytes(const struct int8_weight *to) {
     return div_up(to->rows, INT8_GROUP) * to->group_bytes;
 }
 
-/* Returns the codes of a block. */
+/* Returns the codes of a block of a group. */
 static uint8_t *block_at(const struct int8_weight *to, uint8_t *group, uint32_t block) {
-    return group + to->codes + block * to->block_bytes;
+    const struct int8_section *s = int8_section_of(to, block);
+    return group + block / INT8_SECTION * to->whole.bytes + s->codes +
+           block % INT8_SECTION * to->block_bytes;
+}
+
+/* Where the numbers of a column of row i of a group lie: sections, and in these elements. */
+struct place {
+    uint8_t *section;
+    const struct int8_section *parts;
+    size_t scale, unit;
+};
+
+static struct place place_of(const struct int8_weight *w, uint8_t *group, uint32_t i,
+                             uint32_t col) {
+    const uint32_t section = col / INT8_SECTION_COLS, at = col % INT8_SECTION_COLS;
+    return (struct place){.section = group + section * w->whole.bytes,
+                          .parts = int8_section_of(w, col / INT8_BLOCK),
+                          .scale = (size_t)(at / w->scale_cols) * INT8_GROUP + i,
+                          .unit = (size_t)(at / INT8_SUPER) * INT8_GROUP + i};
 }
 
 /* Writes 32 codes of row i of the group, four at a time as a word. */
@@ -125,13 +159,16 @@ static bool repack_packed(const struct weight *from, const struct int8_weight *t
         for (uint32_t k = 0; k < n_blocks; k++)
             put_codes(block_at(to, out, b * n_blocks + k), type->bits, i,
                       parts.codes + k * INT8_BLOCK);
-        put(out + (has_units ? to->units : 0), 2, b * INT8_GROUP + i, &parts.d);
+        struct place at = place_of(to, out, i, b * type->n);
+        put(at.section + (has_units ? at.parts->units : 0), 2, has_units ? at.unit : at.scale,
+            &parts.d);
         if (type->has_min)
-            put(out + (has_units ? to->min_units : to->mins), 2, b * INT8_GROUP + i, &parts.m);
+            put(at.section + (has_units ? at.parts->min_units : at.parts->mins), 2,
+                has_units ? at.unit : at.scale, &parts.m);
         for (uint32_t k = 0; has_units && k < n_spans; k++) {
-            const uint32_t at = (b * n_spans + k) * INT8_GROUP + i;
-            put(out, 1, at, &parts.scales[k]);
-            if (type->has_min) put(out + to->mins, 1, at, &parts.mins[k]);
+            at = place_of(to, out, i, b * type->n + k * type->span);
+            put(at.section, 1, at.scale, &parts.scales[k]);
+            if (type->has_min) put(at.section + at.parts->mins, 1, at.scale, &parts.mins[k]);
         }
     }
     return finite;
@@ -175,10 +212,12 @@ static bool repack_canonical(const struct weight *from, const struct int8_weight
                  codes);
         put_codes(block_at(to, out, b), int8_traits(to->layout.kind).bits, i, codes);
     }
-    for (uint32_t k = 0; k < n_cols; k++) {
-        const size_t at = (size_t)k * INT8_GROUP + i;
-        finite &= put_scale(out, at, from->scales, first + k, f->scale);
-        if (f->has_min) finite &= put_scale(out + to->mins, at, from->mins, first + k, f->scale);
+    for (uint32_t col = 0; col < from->cols; col += to->scale_cols) {
+        const struct place at = place_of(to, out, i, col);
+        const size_t k = first + (f->block_cols ? col / f->block_cols : 0);
+        finite &= put_scale(at.section, at.scale, from->scales, k, f->scale);
+        if (f->has_min)
+            finite &= put_scale(at.section + at.parts->mins, at.scale, from->mins, k, f->scale);
     }
     return finite;
 }
@@ -204,21 +243,22 @@ static float number_at(const uint8_t *numbers, size_t at, enum int8_scale type) 
     return value;
 }
 
-/* Returns the scale of a span of row i of a group; *min: its minimum. */
-static float scale_of(const struct int8_weight *w, const uint8_t *group, uint32_t i, uint32_t span,
+/* Returns the scale of a column of row i of a group; *min: its minimum. */
+static float scale_of(const struct int8_weight *w, const uint8_t *group, uint32_t i, uint32_t col,
                       float *min) {
     const struct int8_layout *l = &w->layout;
-    const uint32_t n = int8_traits(l->kind).span;
-    const size_t at = (l->per_scale ? span * n / l->per_scale : 0) * (size_t)INT8_GROUP + i,
-                 unit = span * n / INT8_SUPER * (size_t)INT8_GROUP + i;
+    const struct place at = place_of(w, (uint8_t *)group, i, col);
+    const uint8_t *mins = at.section + at.parts->mins;
+    *min = 0;
     if (l->scale != INT8_SCALE_BYTES) {
-        *min = l->has_min ? number_at(group + w->mins, at, l->scale) : 0;
-        return number_at(group, at, l->scale);
+        if (l->has_min) *min = number_at(mins, at.scale, l->scale);
+        return number_at(at.section, at.scale, l->scale);
     }
-    *min = l->has_min
-               ? -number_at(group + w->min_units, unit, INT8_SCALE_F16) * (float)group[w->mins + at]
-               : 0;
-    return number_at(group + w->units, unit, INT8_SCALE_F16) * (float)(int8_t)group[at];
+    if (l->has_min)
+        *min = -number_at(at.section + at.parts->min_units, at.unit, INT8_SCALE_F16) *
+               (float)mins[at.scale];
+    return number_at(at.section + at.parts->units, at.unit, INT8_SCALE_F16) *
+           (float)(int8_t)at.section[at.scale];
 }
 
 static uint8_t code_at(const uint8_t *block, uint32_t bits, uint32_t i, uint32_t c) {
@@ -234,12 +274,11 @@ static uint8_t code_at(const uint8_t *block, uint32_t bits, uint32_t i, uint32_t
 void int8_weight_row(const struct weight *weight, uint32_t row, float *out) {
     const struct int8_weight w = int8_weight_of(weight);
     const struct int8_kind_traits traits = int8_traits(w.layout.kind);
-    const uint8_t *group = w.data + row / INT8_GROUP * w.group_bytes;
+    uint8_t *group = (uint8_t *)w.data + row / INT8_GROUP * w.group_bytes; /* read only */
     float scale = 0, min = 0;
     for (uint32_t c = 0; c < weight->cols; c++) {
-        if (c % traits.span == 0)
-            scale = scale_of(&w, group, row % INT8_GROUP, c / traits.span, &min);
-        const uint8_t code = code_at(group + w.codes + c / INT8_BLOCK * w.block_bytes, traits.bits,
+        if (c % traits.span == 0) scale = scale_of(&w, group, row % INT8_GROUP, c, &min);
+        const uint8_t code = code_at(block_at(&w, group, c / INT8_BLOCK), traits.bits,
                                      row % INT8_GROUP, c % INT8_BLOCK);
         out[c] = scale * (float)(traits.has_table ? w.layout.table[code] : code - traits.offset);
         if (w.layout.has_min) out[c] += min;

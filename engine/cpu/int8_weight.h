@@ -1,7 +1,9 @@
 /* int8_weight.h - weights that were repacked for products of whole numbers (int8_kernels.c).
  *
- *   group    16 rows: scales | mins | units | blocks, each from a multiple of 64 bytes on
- *   scales   [columns of scales][16 rows], and mins, in a type of the layout
+ *   group    16 rows: sections, one behind the other
+ *   section  up to 16 blocks: scales | mins | units | their blocks, each from a multiple of 64
+ *            bytes on.  So a product reads memory in the order in which it lies
+ *   scales   [scales of a row][16 rows], and mins, in a type of the layout
  *   units    f16 [superblocks of 256 columns][16 rows]: of scales that are whole numbers; then
  *            those of mins
  *   block    32 columns: the codes of 8 steps of 4 columns.  Byte 4 r + c of a step is row r,
@@ -24,6 +26,7 @@
 struct error;
 
 enum { INT8_GROUP = 16, INT8_BLOCK = 32, INT8_STEP = 64, INT8_STEPS = 8, INT8_SUPER = 256 };
+enum { INT8_SECTION = 16, INT8_SECTION_COLS = INT8_SECTION * INT8_BLOCK }; /* blocks, columns */
 
 /* How codes lie and what they are: a kernel each.  The bits, then the columns of a span, which has
  * one scale. */
@@ -61,12 +64,19 @@ struct int8_layout {
     bool has_min;
 };
 
-/* Where what lies of a repacked weight: offsets in a group. */
+/* Where what lies in a section: offsets. */
+struct int8_section {
+    size_t mins, units, min_units, codes, bytes;
+};
+
+/* Where what lies of a repacked weight. */
 struct int8_weight {
     struct int8_layout layout;
     const uint8_t *data;
-    uint32_t rows, n_blocks, n_scales;
-    size_t mins, units, min_units, codes, group_bytes, block_bytes;
+    uint32_t rows, n_blocks;
+    uint32_t scale_cols;             /* columns of a scale as it lies here, a power of two */
+    struct int8_section whole, last; /* last: of fewer blocks, where a row ends; or whole */
+    size_t group_bytes, block_bytes;
 };
 
 static inline struct int8_kind_traits int8_traits(enum int8_kind kind) {
@@ -77,6 +87,13 @@ static inline struct int8_kind_traits int8_traits(enum int8_kind kind) {
         [INT8_S6_16] = {6, 16, 32, false}, [INT8_S3_16] = {4, 16, 4, false},
         [INT8_U2_16] = {4, 16, 0, false}};
     return all[kind];
+}
+
+/* Returns what the section of a block has. */
+static inline const struct int8_section *int8_section_of(const struct int8_weight *w,
+                                                         uint32_t block) {
+    const bool is_whole = block / INT8_SECTION * INT8_SECTION + INT8_SECTION <= w->n_blocks;
+    return is_whole ? &w->whole : &w->last;
 }
 
 /* Returns true, and the layout, if weights of the format can be repacked. */

@@ -213,8 +213,18 @@ static bool is_taken(struct backend *be, const struct weight_format *format) {
 }
 
 static const uint32_t shapes[][3] = {/* n_rows, n_in, n_out; n_in: blocks of 256 of some */
-                                     {1, 256, 16},  {2, 512, 40}, {3, 256, 7},   {4, 768, 33},
-                                     {5, 256, 100}, {6, 512, 64}, {13, 768, 31}, {300, 256, 50}};
+                                     {1, 256, 16},
+                                     {2, 512, 40},
+                                     {3, 256, 7},
+                                     {4, 768, 33},
+                                     {5, 256, 100},
+                                     {6, 512, 64},
+                                     {13, 768, 31},
+                                     {300, 256, 50},
+                                     /* several sections, of which the last may be shorter */
+                                     {1, 1280, 33},
+                                     {8, 1536, 17},
+                                     {9, 1280, 40}};
 
 /* What each instruction set computed is compared with the first, which is plain C. */
 TEST(all_instruction_sets_have_the_bits_of_plain_c_and_equal_sums_in_double) {
@@ -313,7 +323,7 @@ TEST(columns_may_end_inside_a_block) {
 }
 
 TEST(rows_have_the_values_that_they_had) {
-    enum { N_OUT = 35, N_IN = 512 };
+    enum { N_OUT = 35, N_IN = 1280 };
     float before[N_IN], after[N_IN];
     struct backend *be = create(2);
     for (uint32_t f = 0; f < N_FORMATS; f++) {
