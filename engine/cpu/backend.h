@@ -13,6 +13,7 @@
 #include "engine/cpu/kernels.h"
 #include "engine/cpu/sparse.h"
 #include "engine/cpu/threads.h"
+#include "engine/cpu/weight_memory.h"
 #include "engine/device/attention.h"
 #include "engine/device/backend.h"
 #include "engine/device/select.h"
@@ -71,8 +72,9 @@ struct cpu_backend {
     /* For weights that are repacked when they are loaded, a row for each enum int8_kind; NULL: none
      * is. */
     const struct product_kernels *int8_products;
-    const struct step *step; /* the current step */
-    uint32_t *sampled;       /* [n_sampled]: by the previous step, until this samples */
+    struct weight_memory weights; /* those that were repacked */
+    const struct step *step;      /* the current step */
+    uint32_t *sampled;            /* [n_sampled]: by the previous step, until this samples */
     uint32_t n_sampled, sampled_capacity;
     bool drew;                    /* the current step has sampled */
     bool angles_valid[MAX_ROPES]; /* for the current step */

@@ -8,8 +8,8 @@
  *
  * Codes of weights have no sign, so the sum of a span starts at -offset * the sum of x's codes.
  *
- * Few rows of x multiply codes as they lie in memory, a group of outputs at a time: one stream of
- * memory is read from its beginning to its end.  For more rows, the codes of a section of columns
+ * Few rows of x multiply codes as they lie in memory, a group of outputs at a time.  So one stream
+ * of memory is read.  For more rows, the codes of a section of columns
  * are widened to bytes first.  These stay in the first cache while the rows pass by. */
 #include "engine/cpu/int8_i8mm.h"
 #include "engine/cpu/int8_tile.h"
@@ -174,8 +174,8 @@ INLINE void add_rows(const struct tile *t, uint32_t rows, uint32_t first, uint32
     if (TILE_ROWS >= 6 && rows == 6) add_tile(t, 6, VECS, first, n, shape);
 }
 
-/* Adds those of few rows to a group's columns, FEW_TILE or fewer at a time: with all numbers of
- * rows, there were more copies of the loop for each kind. */
+/* Adds those of few rows to a group's columns, FEW_TILE, 2 or 1 at a time.  With other numbers,
+ * there were more copies of the loop for each kind. */
 INLINE void add_few_rows(struct tile t, uint32_t rows, uint32_t first, uint32_t n,
                          struct code_shape shape) {
     for (uint32_t done; FEW_ROWS > 0 && rows > 0; rows -= done) {

@@ -112,7 +112,7 @@ int cpu_weight_load(struct backend *be, const struct weight *host, struct weight
         *out = *host;
         return host->format.element == ELEMENT_E4M3 ? check_e4m3(cpu, host, err) : 0;
     }
-    const int rc = cpu_alloc(be, cpu_repacked_bytes(be, host), &memory, err);
+    const int rc = weight_memory_take(&cpu->weights, cpu_repacked_bytes(be, host), &memory, err);
     if (rc) return rc;
     const struct weight first = weight_matrix(host, 0);
     struct repack_job job = {.from = host,
@@ -121,7 +121,7 @@ int cpu_weight_load(struct backend *be, const struct weight *host, struct weight
                              .out = memory};
     pool_run(cpu->pool, repack_task, &job, host->n_stacked * job.n_groups);
     if (atomic_load(&job.is_broken)) {
-        cpu_free(be, memory);
+        weight_memory_give(&cpu->weights, memory);
         return weight_refuse_values(err);
     }
     *out = *host;
@@ -131,9 +131,9 @@ int cpu_weight_load(struct backend *be, const struct weight *host, struct weight
 }
 
 void cpu_weight_release(struct backend *be, const struct weight *weight) {
+    struct cpu_backend *cpu = (struct cpu_backend *)be;
     struct int8_layout layout;
-    if (cpu_repacks((const struct cpu_backend *)be, &weight->format, &layout))
-        cpu_free(be, (void *)weight->data);
+    if (cpu_repacks(cpu, &weight->format, &layout)) weight_memory_give(&cpu->weights, weight->data);
 }
 
 void weight_row(const struct cpu_backend *cpu, const struct weight *w, uint32_t row, float *out) {
