@@ -9,6 +9,7 @@
 #include "engine/request/channels.h"
 #include "server/api/conversation/arguments.h"
 #include "server/api/conversation/tool_calls.h"
+#include "server/api/conversation/tool_json.h"
 #include "server/api/conversation/tool_objects.h"
 #include "server/api/conversation/tool_python.h"
 #include "server/api/conversation/tool_strings.h"
@@ -16,105 +17,6 @@
 /* How many values of a call may begin like JSON and be none.  Each costs a look at all that
  * follows. */
 enum { MAX_OPEN = 16 };
-
-/* ---- JSON that has been parsed before, so that it is legal ---- */
-
-/* Returns the value that the piece begins with. */
-static struct piece value_of(struct piece p) {
-    size_t depth = 0, i = 0;
-    bool in_string = false;
-    for (; i < p.n; i++) {
-        const char c = p.at[i];
-        if (in_string) {
-            if (c == '\\') i++;
-            else if (c == '"') in_string = false;
-        } else if (c == '"') {
-            in_string = true;
-        } else if (c == '{' || c == '[') {
-            depth++;
-        } else if (c == '}' || c == ']') {
-            if (depth == 0) break;
-            depth--;
-        } else if (c == ',' && depth == 0) {
-            break;
-        }
-    }
-    return trimmed((struct piece){p.at, i < p.n ? i : p.n});
-}
-
-/* Returns the value of the object's member as it is written; at NULL: there is none.  Names with
- * escapes are not found. */
-static struct piece member_of(struct piece object, const char *name) {
-    struct piece p = skip_space(behind(object, object.at + 1));
-    while (p.n > 0 && p.at[0] == '"') {
-        const char *quote = p.at + 1;
-        while (*quote != '"') quote += *quote == '\\' ? 2 : 1;
-        const bool same =
-            (size_t)(quote - p.at) == strlen(name) + 1 && memcmp(p.at + 1, name, strlen(name)) == 0;
-        p = skip_space(behind(p, quote + 1));
-        p = skip_space(behind(p, p.at + 1)); /* the colon */
-        const struct piece value = value_of(p);
-        if (same) return value;
-        p = skip_space(behind(p, value.at + value.n));
-        if (p.n > 0 && p.at[0] == ',') p = skip_space(behind(p, p.at + 1));
-    }
-    return (struct piece){0};
-}
-
-/* Parses a text, whose root must be an object; NULL: it is none. */
-static json_t *parse_object(struct piece text, struct json_oddities *odd) {
-    json_t *root = NULL;
-    return arguments_parse(&root, text.at, text.n, odd) ? NULL : root;
-}
-
-/* Adds the arguments that an object's member has: its text, which is not looked for where there may
- * be two such members, or what the text means; or JSON in a string, as some models write them. */
-static bool add_arguments(struct tool_call *call, struct piece object, const char *member,
-                          const json_t *value, bool has_doubled) {
-    const struct piece text =
-        has_doubled || !json_is_object(value) ? (struct piece){0} : member_of(object, member);
-    if (json_is_string(value))
-        buffer_append(&call->arguments, json_string_value(value), json_string_length(value));
-    else if (text.at) buffer_append(&call->arguments, text.at, text.n);
-    else if (json_is_object(value)) buffer_json_value(&call->arguments, value);
-    return arguments_mend(&call->arguments);
-}
-
-/* Reads {"name": …, "arguments": {…}}. */
-static bool read_object(struct tool_split *split, struct piece text) {
-    static const char *const names[] = {"arguments", "parameters"}, *const own_names[] = {
-                                                                        "name", "tool_name"};
-    struct json_oddities odd = {0};
-    json_t *root = text.n > 0 && text.at[0] == '{' ? parse_object(text, &odd) : NULL;
-    const json_t *name = NULL, *arguments = NULL;
-    const char *member = NULL;
-    for (size_t i = 0; i < 2 && !name; i++) name = json_object_get(root, own_names[i]);
-    for (size_t i = 0; i < 2 && !arguments; i++)
-        arguments = json_object_get(root, member = names[i]);
-    const bool is_call =
-        json_is_string(name) && (!arguments || json_is_null(arguments) ||
-                                 json_is_object(arguments) || json_is_string(arguments));
-    struct tool_call *call =
-        is_call ? tool_split_add_call(
-                      split, (struct piece){json_string_value(name), json_string_length(name)})
-                : NULL;
-    const bool is_whole = call && add_arguments(call, text, member, arguments, odd.n_doubled > 0);
-    json_decref(root);
-    if (call && !is_whole) tool_split_drop_last(split);
-    return is_whole;
-}
-
-/* Reads objects with `between` and white space between them, all of the text. */
-static bool read_objects(struct tool_split *split, struct piece text, char between) {
-    for (text = trimmed(text); text.n > 0;) {
-        const struct piece object = braced_of(text);
-        if (!read_object(split, object)) return false;
-        text = skip_space(behind(text, text.at + object.n));
-        if (text.n > 0 && text.at[0] != between) return false;
-        if (text.n > 0) text = skip_space(behind(text, text.at + 1));
-    }
-    return true;
-}
 
 /* Skips white space, and the mark that some models write before each of several calls. */
 static struct piece skip_begin(const struct tool_split *split, struct piece p) {
@@ -146,12 +48,12 @@ static bool read_named(struct tool_split *split, struct piece text) {
 /* ---- formats ---- */
 
 static bool read_json(struct tool_split *split, const char *text, size_t n) {
-    return read_object(split, trimmed((struct piece){text, n}));
+    return tool_json_read(split, trimmed((struct piece){text, n}));
 }
 
 /* Reads calls of Llama 3.1 and 3.2: {"name": …, "parameters": …}, with semicolons between. */
 static bool read_llama(struct tool_split *split, const char *text, size_t n) {
-    return read_objects(split, (struct piece){text, n}, ';');
+    return tool_json_read_all(split, (struct piece){text, n}, ';');
 }
 
 static enum tool_beginning look_for_object(const char *text, size_t n) {
@@ -163,7 +65,7 @@ static enum tool_beginning look_for_object(const char *text, size_t n) {
 static bool read_array(struct tool_split *split, const char *text, size_t n) {
     struct piece all = trimmed((struct piece){text, n});
     if (all.n < 2 || all.at[0] != '[' || all.at[all.n - 1] != ']') return false;
-    return read_objects(split, (struct piece){all.at + 1, all.n - 2}, ',');
+    return tool_json_read_all(split, (struct piece){all.at + 1, all.n - 2}, ',');
 }
 
 /* Reads calls of Mistral: an array of objects; since version 11 of its tokenizer NAME[ARGS]{…}, one
@@ -204,28 +106,14 @@ static const char *json_of_python(struct piece text) {
     return NULL;
 }
 
-static bool is_json(struct piece text) {
-    json_t *value = NULL;
-    struct json_oddities odd;
-    struct buffer list = {0};
-    buffer_puts(&list, "{\"v\":");
-    buffer_append(&list, text.at, text.n);
-    buffer_puts(&list, "}");
-    if (!list.failed && text.n > 0)
-        value = parse_object((struct piece){list.data, list.length}, &odd);
-    const bool is = json_object_size(value) == 1;
-    json_decref(value);
-    buffer_fini(&list);
-    return is;
-}
-
 /* Appends a value that is written without quotes: JSON if it is some and may be, else a string. */
 static void append_value(struct buffer *out, struct piece text, enum tool_string is) {
     const struct piece value = trimmed(text);
-    const bool is_quoted = value.n > 0 && quoted_of(value).n == value.n && is_json(value);
+    const bool is_quoted =
+        value.n > 0 && quoted_of(value).n == value.n && tool_json_is_value(value);
     const bool may_be_json = is == TOOL_STRING_NONE || (is == TOOL_STRING_QUOTED && is_quoted);
     if (is == TOOL_STRING_NONE && json_of_python(text)) buffer_puts(out, json_of_python(text));
-    else if (may_be_json && is_json(text)) buffer_append(out, text.at, text.n);
+    else if (may_be_json && tool_json_is_value(text)) buffer_append(out, text.at, text.n);
     else buffer_json_string(out, text.at, text.n);
 }
 
@@ -246,7 +134,7 @@ static const char *find_end(struct piece value, const char *mark, uint32_t *n_op
     const struct piece whole = begins(text, "\"") ? quoted_of(text) : braced_of(text),
                        rest = skip_space(behind(text, text.at + whole.n));
     if (whole.n > 0 && rest.at <= first) return first;
-    if (whole.n > 0 && begins(rest, mark) && is_json(whole)) return rest.at;
+    if (whole.n > 0 && begins(rest, mark) && tool_json_is_value(whole)) return rest.at;
     ++*n_open;
     return first;
 }
