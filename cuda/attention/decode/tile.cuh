@@ -81,15 +81,15 @@ static __device__ __forceinline__ void load_queries(decode_state<S> *st,
         const int head = n * 8 + lane / 4;
         if constexpr (S::FP8 && S::CODE_STEPS > 1) {
             load_head_for_codes<S>(st->q[n], q + (size_t)head * S::D, head < group, lane);
-            continue;
-        }
+        } else {
 #pragma unroll
-        for (int k = 0; k < 2 * S::K_STEPS; k++) {
-            const int column = S::FP8 ? code_column<S>(k / 2, lane) + k % 2 * 2 : k * 8;
-            uint32_t x = 0;
-            if (head < group)
-                x = *reinterpret_cast<const uint32_t *>(q + (size_t)head * S::D + column);
-            st->q[n][k / 2][k % 2] = x;
+            for (int k = 0; k < 2 * S::K_STEPS; k++) {
+                const int column = S::FP8 ? code_column<S>(k / 2, lane) + k % 2 * 2 : k * 8;
+                uint32_t x = 0;
+                if (head < group)
+                    x = *reinterpret_cast<const uint32_t *>(q + (size_t)head * S::D + column);
+                st->q[n][k / 2][k % 2] = x;
+            }
         }
     }
 }
