@@ -406,9 +406,9 @@ static int allow_thought(struct request_reading *r, const struct chat_template *
     return rc;
 }
 
-/* Notes which arguments are strings, where the format does not tell. */
+/* Notes the tools' names, and which of their arguments are strings. */
 static int note_strings(struct chat_reading *chat, struct api_error *err) {
-    if (!chat->format || !chat->format->elements) return 0;
+    if (!chat->format) return 0;
     chat->strings = tool_strings_create(chat->tools);
     return chat->strings ? 0 : api_error_no_memory(err);
 }
