@@ -93,18 +93,40 @@ static uint32_t threads_of(const struct options *options, uint32_t replica) {
     return n_own > 0 ? n_own : 1;
 }
 
-int devices_create_cpu(struct backend **out, const struct options *options, uint32_t replica,
-                       struct error *err) {
+static struct cpu_config cpu_config_of(const struct options *options, uint32_t replica) {
     static const enum cpu_isa isas[] = {
         [ISA_AUTO] = CPU_ISA_AUTO,     [ISA_PLAIN] = CPU_ISA_PLAIN, [ISA_AVX2] = CPU_ISA_AVX2,
         [ISA_AVX512] = CPU_ISA_AVX512, [ISA_AMX] = CPU_ISA_AMX,     [ISA_NEON] = CPU_ISA_NEON};
-    const struct cpu_config config = {
+    return (struct cpu_config){
         .n_threads = threads_of(options, replica),
         .isa = isas[options->isa],
         .matmul_dtype = options->dtype == PRODUCTS_BF16 ? DTYPE_BF16 : DTYPE_F32,
         .int8_products = options->dtype == PRODUCTS_AUTO,
         .n_ranks = n_ranks_of(options)};
+}
+
+int devices_create_cpu(struct backend **out, const struct options *options, uint32_t replica,
+                       struct error *err) {
+    const struct cpu_config config = cpu_config_of(options, replica);
     return cpu_backend_create(out, &config, err);
+}
+
+const char *devices_lack_kernels(const struct options *options) {
+    const struct cpu_config config = cpu_config_of(options, 0);
+    return cpu_lacks_kernels(&config);
+}
+
+/* Creates a replica's backend on the CPU, and says what makes it slow. */
+static int open_cpu(struct backend **out, const struct options *options, uint32_t replica,
+                    struct error *err) {
+    const int rc = devices_create_cpu(out, options, replica, err);
+    const char *lacking = devices_lack_kernels(options);
+    if (rc == 0 && replica == 0 && lacking)
+        log_event(LOG_WARN,
+                  "the CPU is slow here: this quire was built for another processor, without "
+                  "kernels for %s; scripts/build makes those of all processors",
+                  lacking);
+    return rc;
 }
 
 /* Creates the backend that --device names.  Under auto that is a GPU where one is usable; a GPU
@@ -114,14 +136,14 @@ static int open_device(struct backend **out, const struct options *options, uint
     struct error why = {0};
     int rc = check_ranks(options, err);
     if (rc) return rc;
-    if (options->device == DEVICE_CPU) return devices_create_cpu(out, options, replica, err);
+    if (options->device == DEVICE_CPU) return open_cpu(out, options, replica, err);
     rc = devices_create_cuda(out, options, replica, &why);
     if (rc == 0) return check_cuda(*out, options, err);
     if (options->device == DEVICE_CUDA)
         return error_set(err, rc, "--device cuda: %.480s", why.text);
     if (rc != ERR_UNSUPPORTED) return error_set(err, rc, "%s", why.text);
     log_event(LOG_INFO, "running on the CPU: %s", why.text);
-    return devices_create_cpu(out, options, replica, err);
+    return open_cpu(out, options, replica, err);
 }
 
 int devices_create(struct backend **out, const struct options *options, uint32_t replica,

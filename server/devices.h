@@ -20,6 +20,9 @@ int devices_create_cpu(struct backend **out, const struct options *options, uint
                        struct error *err);
 int devices_create_cuda(struct backend **out, const struct options *options, uint32_t replica,
                         struct error *err);
+/* Returns the instruction set whose kernels the CPU would take if this build had them (cpu.h), or
+ * NULL. */
+const char *devices_lack_kernels(const struct options *options);
 /* Creates the backend of each replica.  After a failure the caller destroys those that are there,
  * too; backends [n] are NULL before. */
 int devices_create_all(struct backend **backends, const struct options *options, struct error *err);

@@ -511,6 +511,7 @@ static int run_doctor(int argc, char **argv) {
     doctor.hub.rc = hub_settings_read(&settings, &err);
     snprintf(doctor.hub.text, sizeof(doctor.hub.text), "%.399s", err.text);
     look_at_device(&doctor.cpu, &options, devices_create_cpu);
+    doctor.lacking_kernels = devices_lack_kernels(&options);
     look_at_device(&doctor.gpu, &options, devices_create_cuda);
     /* A model of the hub that is not here is a problem, too: nothing is fetched to look at it. */
     options.offline = true;

@@ -10,10 +10,7 @@
 #define _GNU_SOURCE /* syscall */
 #include "engine/cpu/amx.h"
 
-#include <cpuid.h>
 #include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "engine/cpu/kernels.h"
 #include "engine/cpu/vec.h"
@@ -241,12 +238,3 @@ const struct product_kernels amx_products = {
     .block_cols = BLOCK_COLS,
     .block_bytes = 2 << 20,
 };
-
-bool amx_present(void) {
-    enum { LEAF = 7, HAS_BF16 = 1 << 22, HAS_TILES = 1 << 24, REQUEST = 0x1023, TILE_DATA = 18 };
-    unsigned a, b, c, d;
-    if (!__builtin_cpu_supports("avx512bf16")) return false;
-    if (!__get_cpuid_count(LEAF, 0, &a, &b, &c, &d)) return false;
-    if (!(d & HAS_BF16) || !(d & HAS_TILES)) return false;
-    return syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
-}

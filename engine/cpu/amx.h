@@ -4,13 +4,7 @@
 #ifndef ENGINE_CPU_AMX_H
 #define ENGINE_CPU_AMX_H
 
-#include <stdbool.h>
-
 struct product_kernels;
-
-/* Returns whether this processor has AMX with bf16 and the kernel lets this process use it.  Asks
- * for that permission, which threads created later inherit. */
-bool amx_present(void);
 
 extern const struct product_kernels amx_products;
 

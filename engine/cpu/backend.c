@@ -275,6 +275,10 @@ static int create_ranks(struct backend **out, const struct cpu_config *config,
     return rc;
 }
 
+const char *cpu_lacks_kernels(const struct cpu_config *config) {
+    return isa_lacking(config->isa, config->matmul_dtype == DTYPE_BF16);
+}
+
 int cpu_backend_create(struct backend **out, const struct cpu_config *config, struct error *err) {
     const uint32_t n_threads = config->n_threads ? config->n_threads : cpu_default_threads();
     if (n_threads > MAX_THREADS)
@@ -283,6 +287,11 @@ int cpu_backend_create(struct backend **out, const struct cpu_config *config, st
         return error_set(err, ERR_INVALID, "cpu: at most %d ranks", RANKS_MAX);
     const bool bf16_products = config->matmul_dtype == DTYPE_BF16;
     const struct isa *isa = isa_find(config->isa, bf16_products);
+    if (!isa && cpu_lacks_kernels(config))
+        return error_set(err, ERR_UNSUPPORTED,
+                         "cpu: this quire was built without kernels for %s: scripts/build makes "
+                         "those of all processors",
+                         isa_name(config->isa));
     if (!isa)
         return error_set(err, ERR_UNSUPPORTED, "cpu: this processor has no %s",
                          isa_name(config->isa));

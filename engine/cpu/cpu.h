@@ -35,6 +35,10 @@ struct cpu_config {
  * of the control group is worth. */
 uint32_t cpu_default_threads(void);
 
+/* Returns the instruction set whose kernels a backend would use if this build had them: a build for
+ * another processor lacks those of this one.  NULL: it lacks none. */
+const char *cpu_lacks_kernels(const struct cpu_config *config);
+
 /* Creates the backend, or those of all ranks: *out is that of rank 0. */
 int cpu_backend_create(struct backend **out, const struct cpu_config *config, struct error *err);
 

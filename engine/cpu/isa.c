@@ -3,46 +3,13 @@
 
 #include "engine/cpu/int8_kernels.h"
 #include "engine/cpu/kernels.h"
+#include "engine/cpu/present.h"
 
 #if defined(__x86_64__)
 #include "engine/cpu/amx.h"
 #include "engine/cpu/avx512_bf16.h"
-
-static bool avx2_present(void) {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           __builtin_cpu_supports("f16c");
-}
-
-static bool avxvnni_present(void) {
-    return avx2_present() && __builtin_cpu_supports("avxvnni");
-}
-
-static bool avx512_present(void) {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-}
-
-static bool avx512vnni_present(void) {
-    return avx512_present() && __builtin_cpu_supports("avx512vnni");
-}
-
-static bool avx512bf16_present(void) {
-    return avx512vnni_present() && __builtin_cpu_supports("avx512bf16");
-}
 #elif defined(__aarch64__)
-#include <sys/auxv.h>
-
 #include "engine/cpu/neon_bf16.h"
-
-static bool dotprod_present(void) {
-    return getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
-}
-
-/* Looks for two extensions that came together, with Armv8.6. */
-static bool bf16_i8mm_present(void) {
-    const unsigned long both = HWCAP2_BF16 | HWCAP2_I8MM;
-    return dotprod_present() && (getauxval(AT_HWCAP2) & both) == both;
-}
 #endif
 
 /* The best first. */
@@ -72,11 +39,28 @@ const char *isa_name(enum cpu_isa isa) {
     return isa_names[isa];
 }
 
-const struct isa *isa_find(enum cpu_isa isa, bool bf16_products) {
+/* Returns false if the row's tables are empty, as those of a build for another processor are. */
+static bool is_built(const struct isa *isa) {
+    return isa->kernels->products && isa->int8_products[0].dot;
+}
+
+/* Returns the best row that this processor has; is_built_only: of those that were built. */
+static const struct isa *best_row(enum cpu_isa isa, bool bf16_products, bool is_built_only) {
     for (size_t i = 0; i < sizeof(isas) / sizeof(isas[0]); i++) {
         const bool is_meant =
             isa == CPU_ISA_AUTO ? bf16_products || !isas[i].bf16_only : isas[i].isa == isa;
-        if (is_meant && (!isas[i].is_present || isas[i].is_present())) return &isas[i];
+        if (is_meant && (!is_built_only || is_built(&isas[i])) &&
+            (!isas[i].is_present || isas[i].is_present()))
+            return &isas[i];
     }
     return NULL;
+}
+
+const struct isa *isa_find(enum cpu_isa isa, bool bf16_products) {
+    return best_row(isa, bf16_products, true);
+}
+
+const char *isa_lacking(enum cpu_isa isa, bool bf16_products) {
+    const struct isa *best = best_row(isa, bf16_products, false);
+    return best && !is_built(best) ? isa_name(best->isa) : NULL;
 }

@@ -21,8 +21,11 @@ struct isa {
 };
 
 /* Returns the best row for an instruction set, or for AUTO the best of this processor.  NULL: this
- * processor lacks it. */
+ * processor or this build lacks it. */
 const struct isa *isa_find(enum cpu_isa isa, bool bf16_products);
+/* Returns the instruction set that isa_find() would take if this build had its kernels.  NULL: the
+ * build lacks nothing that the processor could use. */
+const char *isa_lacking(enum cpu_isa isa, bool bf16_products);
 const char *isa_name(enum cpu_isa isa);
 
 #endif

@@ -33,13 +33,15 @@ die() {
     exit 1
 }
 
+can_be_root() {
+    [ "$(id -u)" -eq 0 ] || command -v sudo >/dev/null
+}
+
 as_root() {
     if [ "$(id -u)" -eq 0 ]; then
         "$@"
-    elif command -v sudo >/dev/null; then
-        sudo "$@"
     else
-        die "needs root or sudo to run: $*"
+        sudo "$@"
     fi
 }
 
@@ -61,15 +63,19 @@ install_packages() {
     fi
     mapfile -t missing < <(missing_packages "$@")
     [ ${#missing[@]} -gt 0 ] || return 0
+    can_be_root || die "packages are missing, and there is neither root nor sudo.  Let root run this, and try again:" \
+        "apt-get install --no-install-recommends ${missing[*]}"
     say "installing ${missing[*]}"
-    as_root apt-get update -q >&2
+    as_root apt-get update -q >&2 || true # what cannot be reached may not be needed
     as_root env DEBIAN_FRONTEND=noninteractive \
-        apt-get install -y -q --no-install-recommends "${missing[@]}" >&2
+        apt-get install -y -q --no-install-recommends "${missing[@]}" >&2 ||
+        die "apt-get could not install what is missing: look at the network and at /etc/apt/sources.list, and try again"
 }
 
 # Installs those of the page's libraries that there are; the build does without the others.
 install_libraries() {
     local package
+    can_be_root || return 0
     (install_packages "${LIBRARY_PACKAGES[@]}") && return
     for package in "${LIBRARY_PACKAGES[@]}"; do
         (install_packages "$package") || say "the page at / does without $package"
@@ -84,6 +90,21 @@ axe_script() {
     python_environment
     "$PYTHON" -m pip install --quiet --disable-pip-version-check --no-deps --target "$1" \
         axe-playwright-python >&2 || die "pip could not install axe-playwright-python"
+}
+
+# check_tools: ends in a sentence where a tool that every build needs is missing or too old: on systems
+# other than Debian, or on old ones.
+check_tools() {
+    local tool version
+    for tool in "${CC:-cc}" pkg-config python3 ninja meson; do
+        command -v "${tool%% *}" >/dev/null ||
+            die "$tool is not there: a build needs a C compiler, pkg-config, python3, ninja and meson 1.0"
+    done
+    version=$(meson --version) || die "meson does not run: a build needs meson 1.0 or newer"
+    case $version in
+    0.*) die "meson $version is too old, 1.0 is the oldest that will do.  A newer one, for this shell alone:" \
+        "python3 -m venv ~/meson && ~/meson/bin/pip install meson && PATH=~/meson/bin:\$PATH" ;;
+    esac
 }
 
 # gaps DIR: prints what the program built there was built without, a line each: what `quire version`
@@ -116,6 +137,11 @@ look_again() {
     done < <(gaps "$1")
 }
 
+# build_for_all DIR: makes a build for one processor, which has no tests, one for all.
+build_for_all() {
+    ! grep -q absent_kernels.c "$1/build.ninja" || meson configure "$1" -Dcpu_kernels=all >&2
+}
+
 # tell_gaps DIR: says what the program lacks, and how to get it.
 tell_gaps() {
     local line
@@ -132,11 +158,13 @@ BUILD_TARGETS=()
 build_in() {
     local dir=$1
     shift
+    check_tools
     if [ ! -f "$dir/build.ninja" ]; then
         # A setup that was interrupted leaves a directory without build.ninja; meson starts it over.
         meson setup "$dir" "$@" >&2
     else
         look_again "$dir"
+        [ ${#BUILD_TARGETS[@]} -gt 0 ] || build_for_all "$dir"
     fi
     ninja -C "$dir" "${BUILD_TARGETS[@]}" >&2
 }

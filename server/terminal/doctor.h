@@ -35,6 +35,8 @@ struct doctor_device {
 struct doctor {
     const struct options *options;
     struct doctor_device cpu, gpu;
+    const char
+        *lacking_kernels; /* an instruction set that the CPU has and the build has not; or NULL */
     struct doctor_device model; /* the folder that would be served */
     struct doctor_device hub;   /* reading the settings of the hub */
     const char *cache;          /* of the hub; where hub.rc is 0 */

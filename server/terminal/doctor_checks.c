@@ -67,7 +67,13 @@ static void look_at_cpu(const struct doctor *doctor, struct finding *out) {
         : is_needed         ? FINDING_PROBLEM
                             : FINDING_NOTE,
         "%s", doctor->cpu.text);
-    if (doctor->cpu.rc) advise(out, "--isa auto takes what the processor has");
+    if (doctor->cpu.rc) {
+        advise(out, "--isa auto takes what the processor has");
+    } else if (doctor->lacking_kernels) {
+        say(out, FINDING_NOTE, "%s; built without kernels for %s, which this processor has",
+            doctor->cpu.text, doctor->lacking_kernels);
+        advise(out, "scripts/build makes the kernels of all processors");
+    }
 }
 
 static void look_at_threads(const struct doctor *doctor, struct finding *out) {

@@ -7,6 +7,7 @@
 
 #include "engine/cpu/amx.h"
 #include "engine/cpu/backend.h"
+#include "engine/cpu/present.h"
 #include "engine/cpu/vec.h"
 #include "engine/device/backend.h"
 

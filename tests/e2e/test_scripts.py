@@ -1,6 +1,7 @@
 """Scripts as a user calls them: what goes where, and from where they can be called."""
 import csv
 import json
+import shutil
 import subprocess
 import sys
 
@@ -229,3 +230,43 @@ def test_a_fleet_replays_a_trace(tmp_path):
     assert done.returncode == 0, done.stderr
     total, row = map(json.loads, done.stdout.splitlines())
     assert row["hit_rate"] == total["unbounded_hit_rate"] == round(1024 / 2636, 4)
+
+
+def build_with(tmp_path, tools, **stubs):
+    """Runs scripts/build in a tree of its own, on a system that has these tools and no others.  A stub is the text
+    of a tool's script."""
+    (tmp_path / "bin").mkdir()
+    for tool in ("bash", "cat", "dirname", "env", "grep", "id", "sed", *tools):
+        (tmp_path / "bin" / tool).symlink_to(shutil.which(tool))
+    for tool, text in stubs.items():
+        path = tmp_path / "bin" / tool.replace("_", "-")
+        path.unlink(missing_ok=True)
+        path.write_text(f"#!/usr/bin/env bash\n{text}\n")
+        path.chmod(0o755)
+    for file in ("scripts/build", "scripts/ci/common.sh"):
+        (tmp_path / "tree" / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / file, tmp_path / "tree" / file)
+    done = subprocess.run([tmp_path / "tree/scripts/build", "--program"], env={"PATH": str(tmp_path / "bin")},
+                          capture_output=True, text=True, timeout=60 * PATIENCE, check=False)
+    assert done.returncode == 1
+    return done.stderr.splitlines()[-1]
+
+
+def test_a_build_names_the_tool_that_is_not_there(tmp_path):
+    last = build_with(tmp_path, [], cc="true", pkg_config="true", ninja="true")
+    assert last.startswith("build: python3 is not there: a build needs")
+
+
+def test_a_build_by_an_old_meson_says_how_to_get_a_newer_one(tmp_path):
+    last = build_with(tmp_path, [], cc="true", pkg_config="true", python3="true", ninja="true", meson="echo 0.56.2")
+    assert last.startswith("build: meson 0.56.2 is too old") and "pip install meson" in last
+
+
+def test_packages_that_only_root_can_install_are_named_to_others(tmp_path):
+    last = build_with(tmp_path, [], id="echo 1000", dpkg_query="exit 1")
+    assert "Let root run this" in last and "apt-get install --no-install-recommends build-essential" in last
+
+
+def test_packages_that_do_not_come_are_an_error_in_words(tmp_path):
+    last = build_with(tmp_path, [], id="echo 0", dpkg_query="exit 1", apt_get="exit 100")
+    assert last.startswith("build: apt-get could not install what is missing")
