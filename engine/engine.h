@@ -128,7 +128,10 @@ struct engine_info {
     /* A random key for what clients choose and the cache is named by.  With a tier on disk it stays
      * the same. */
     uint64_t salt_key[2];
-    struct grammar_cache *grammars;   /* NULL: this build, or this model, has none */
+    struct grammar_cache *grammars; /* NULL: this build, or this model, has none */
+    /* The setting of ranks of the server that left files on disk, and this one's, if it finds none
+     * of them.  NULL: it may find them. */
+    const char *disk_former_ranks, *disk_ranks;
     const char *speculation_excluded; /* what speculation does not go with here; NULL: nothing */
 };
 

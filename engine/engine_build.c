@@ -552,6 +552,8 @@ static int create_memory(struct engine *e, struct error *err) {
     e->space.prompt_unit = engine_prompt_unit(c, model);
     e->space.ends_recurrent = model_ends_recurrent(model);
     if ((code = engine_disk_begin(&e->disk, c, e->ranks->model, &e->space, err))) return code;
+    e->info.disk_former_ranks = e->disk.tier ? kv_disk_former_writer(e->disk.tier) : NULL;
+    e->info.disk_ranks = e->disk.writer;
     code = page_pool_create(&e->space.pool, e->ranks->kv.n_pages, err);
     if (!code && c->prefix_caching) code = prefix_cache_create(&e->space.cache, &e->space, err);
     const bool keeps_states = e->ranks->kv.tracked && model->recurrent.n_layers == 0;

@@ -1,12 +1,17 @@
 /* engine_disk.c - see engine_disk.h. */
 #include "engine/engine_disk.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/mailbox.h"
+#include "engine/base/sizes.h"
+#include "engine/device/backend.h"
+#include "engine/device/collective.h"
 #include "engine/device/pages.h"
 #include "engine/engine.h"
 #include "engine/kv/disk/disk.h"
@@ -35,7 +40,11 @@ int engine_disk_begin(struct engine_disk *disk, const struct engine_config *conf
     struct digest_value identity;
     if (!disk->tier) return 0;
     int code = kv_identity(&identity, config, model, space, err);
-    if (!code) code = kv_disk_begin(disk->tier, identity, page_io_page_bytes(&space->io), err);
+    snprintf(disk->writer, sizeof(disk->writer), "%s %" PRIu32, ranks_setting(config->ranks_share),
+             max_u32(config->backend->n_ranks, 1));
+    if (!code)
+        code =
+            kv_disk_begin(disk->tier, identity, page_io_page_bytes(&space->io), disk->writer, err);
     if (code) return code;
     space->disk = disk->tier;
     space->readings = &disk->readings;

@@ -24,6 +24,7 @@ struct model;
 struct engine_disk {
     struct kv_disk *tier; /* NULL: there is none, and nothing here does anything */
     struct kv_readings readings;
+    char writer[40]; /* how many ranks there are: others find none of its files */
 };
 
 /* What secrets are for. */

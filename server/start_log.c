@@ -64,6 +64,11 @@ static void log_disk_plan(const struct server *server, const struct options *opt
     log_event(LOG_INFO, "cache on disk: %s has %" PRIu64 " items, %.1f of at most %.1f MiB",
               options->kv_disk_path, stats.disk.n_items, (double)stats.disk.bytes / mib,
               (double)stats.disk.max_bytes / mib);
+    if (server->info->disk_former_ranks)
+        log_event(LOG_WARN,
+                  "the cache on disk: its files are of a server with %s, and this one, with %s, "
+                  "finds none of them",
+                  server->info->disk_former_ranks, server->info->disk_ranks);
 }
 
 static void log_head(const struct server *server) {

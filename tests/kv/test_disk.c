@@ -32,7 +32,7 @@ static void start(struct rig *rig, struct digest_value identity, uint64_t max_by
     const struct kv_disk_config config = {.path = rig->path, .max_bytes = max_bytes};
     struct error err = {0};
     if (kv_disk_open(&rig->disk, &config, &err)) fail_msg("%s", err.text);
-    assert_int_equal(kv_disk_begin(rig->disk, identity, PAGE_BYTES, &err), 0);
+    assert_int_equal(kv_disk_begin(rig->disk, identity, PAGE_BYTES, "a test", &err), 0);
 }
 
 static void make_folder(struct rig *rig) {

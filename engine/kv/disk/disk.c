@@ -43,7 +43,8 @@ struct kv_disk {
     struct kv_disk_config config;
     struct disk_folder folder;
     struct digest_value identity;
-    uint64_t key[DIGEST_KEY_WORDS]; /* of names */
+    char former_writer[DISK_WRITER_BYTES]; /* empty: there is nothing to tell of one */
+    uint64_t key[DIGEST_KEY_WORDS];        /* of names */
     uint64_t page_bytes;
     /* The engine thread's. */
     struct job_list filling;
@@ -307,15 +308,22 @@ static void make_key(struct kv_disk *disk) {
 }
 
 int kv_disk_begin(struct kv_disk *disk, struct digest_value identity, uint64_t page_bytes,
-                  struct error *err) {
+                  const char *writer, struct error *err) {
     disk->identity = identity;
     disk->page_bytes = page_bytes;
     make_key(disk);
     pthread_mutex_lock(&disk->lock);
     while (!disk->scanned) pthread_cond_wait(&disk->room, &disk->lock);
     const struct error failure = disk->scan_failure;
+    const bool has_files = disk_index_n_items(disk->index) > 0;
     pthread_mutex_unlock(&disk->lock);
+    disk_folder_note_writer(&disk->folder, writer, disk->former_writer);
+    if (!has_files || strcmp(disk->former_writer, writer) == 0) disk->former_writer[0] = '\0';
     return failure.code ? error_set(err, failure.code, "%s", failure.text) : 0;
+}
+
+const char *kv_disk_former_writer(const struct kv_disk *disk) {
+    return disk->former_writer[0] ? disk->former_writer : NULL;
 }
 
 void kv_disk_close(struct kv_disk *disk) {

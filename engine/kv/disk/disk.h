@@ -67,9 +67,13 @@ struct disk_job {
 /* Opens the tier's folder, and starts to look what is there.  ERR_INVALID, ERR_IO, ERR_NOMEM. */
 int kv_disk_open(struct kv_disk **out, const struct kv_disk_config *config, struct error *err);
 /* Waits until the index is complete; from then on items of this identity are found and written.
- * identity: all that decides the bits of pages beside their keys.  page_bytes: of all pages. */
+ * identity: all that decides the bits of pages beside their keys.  page_bytes: of all pages.
+ * writer: the part of it that kv_disk_former_writer() tells the next server, in a few words. */
 int kv_disk_begin(struct kv_disk *disk, struct digest_value identity, uint64_t page_bytes,
-                  struct error *err);
+                  const char *writer, struct error *err);
+/* Returns the words of the server that used the folder before this one, if they are others and it
+ * has left files; else NULL. */
+const char *kv_disk_former_writer(const struct kv_disk *disk);
 /* Stops the threads; what has not been written is lost.  NULL is allowed. */
 void kv_disk_close(struct kv_disk *disk);
 /* Returns random words that stay the same as long as the folder: one pair for each purpose. */

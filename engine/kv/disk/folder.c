@@ -183,6 +183,19 @@ void disk_folder_close(struct disk_folder *folder) {
     folder->lock = folder->dir = -1;
 }
 
+void disk_folder_note_writer(const struct disk_folder *folder, const char *writer, char *former) {
+    const int fd = openat(folder->dir, "writer", O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    const ssize_t n = fd >= 0 ? read(fd, former, DISK_WRITER_BYTES - 1) : 0;
+    former[n > 0 ? n : 0] = '\0';
+    former[strcspn(former, "\n")] = '\0';
+    if (fd >= 0) close(fd);
+    if (strcmp(former, writer) == 0) return;
+    char line[DISK_WRITER_BYTES + 1];
+    struct error ignored;
+    const int size = snprintf(line, sizeof(line), "%.*s\n", DISK_WRITER_BYTES - 1, writer);
+    publish(folder->dir, "writer" UNFINISHED, "writer", line, (size_t)size, &ignored);
+}
+
 /* Adds a file to the index; one that is no regular file, or empty, is removed. */
 static int add_file(DIR *dir, const char *name, const struct disk_id *id,
                     struct disk_index *index) {

@@ -2,6 +2,7 @@
  *
  *   DIR/lock                       held by the one server that uses the folder
  *   DIR/secret                     random: the key of names, and of clients' cache_salt
+ *   DIR/writer                     a line: how the last server was set up, for a warning (disk.h)
  *   DIR/3f/3fa1….b40               a block that ends at token 0x40; the name has 32 digits
  *   DIR/c0/c07b….s1f2              a state of 0x1f2 tokens
  *   DIR/c0/c07b….s1f2.tmp          one that is being written
@@ -25,7 +26,7 @@
 
 struct error;
 
-enum { DISK_SECRET_WORDS = 8, DISK_ALIGN = 4096 };
+enum { DISK_SECRET_WORDS = 8, DISK_ALIGN = 4096, DISK_WRITER_BYTES = 64 };
 
 struct disk_folder {
     int dir, lock; /* descriptors */
@@ -36,6 +37,10 @@ struct disk_folder {
  * process uses it.  ERR_IO.  On failure nothing is left open. */
 int disk_folder_open(struct disk_folder *out, const char *path, struct error *err);
 void disk_folder_close(struct disk_folder *folder);
+
+/* Notes what server uses the folder from now on, and copies what was noted before to
+ * former[DISK_WRITER_BYTES]: empty if there is none.  A note that cannot be written is left out. */
+void disk_folder_note_writer(const struct disk_folder *folder, const char *writer, char *former);
 
 /* Adds all files to the index and removes what was not finished.  ERR_IO, ERR_NOMEM. */
 int disk_folder_scan(const struct disk_folder *folder, struct disk_index *index, struct error *err);
