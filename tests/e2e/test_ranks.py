@@ -5,11 +5,12 @@ nearly equally likely, and nowhere else.  Ranks that share rows take no sums, an
 and in company: there texts must be equal.  The engine alone is compared by tests/engine/test_team.c."""
 import re
 import subprocess
+import sys
 
 import pytest
 
 from composition import prompt_of
-from server import BINARY, DEVICE, MODEL, PATIENCE, SLOW, WRAPPER, Server
+from server import BINARY, DEVICE, MODEL, PATIENCE, ROOT, SLOW, WRAPPER, Server
 from test_structured import PERSON, has_library, is_person
 
 N_ANSWERS = 6 if SLOW else 10
@@ -145,6 +146,26 @@ def test_metrics_tell_of_each_rank(one, ranks):
     assert not any("quire_rank" in name for name in one.metrics())
 
 
+def test_a_cache_on_disk_is_found_by_as_many_ranks(tmp_path):
+    """Another number of ranks, or other ones, finds nothing, and the log says why."""
+    def ask_once(*arguments):
+        with Server(tmp_path, "--max-model-len", 1024, "--kv-cache-memory", "48M", "--threads", 4,
+                    "--kv-disk-path", tmp_path / "cache", *arguments) as server:
+            usage = server.complete(prompt_of(300, 77), max_tokens=4)["usage"]
+            cached = usage["prompt_tokens_details"]["cached_tokens"]
+            assert server.stop() == 0
+        told = re.search(r"the cache on disk: its files are of a server with (\S+ \d), and this one, with (\S+ \d), "
+                         "finds none of them", server.log)
+        return cached, told and told.groups()
+
+    one, two, rows = ("--tensor-parallel-size", 1), ("--tensor-parallel-size", 2), ("--context-parallel-size", 2)
+    assert ask_once() == (0, None)
+    assert ask_once() == (256, None)
+    assert ask_once(*two) == (0, tuple(" ".join(map(str, had)) for had in (one, two)))
+    assert ask_once(*two) == (256, None)
+    assert ask_once(*rows) == (0, tuple(" ".join(map(str, had)) for had in (two, rows)))
+
+
 SPARSE = {"mode": "sparse", "pattern": {"type": "vertical_slash", "columns": 60, "diagonals": 130}}
 BODIES = {"full": {}, "streaming": {"kv_policy": {"type": "streaming", "sink": 4, "recent": 300}},
           "sparse": {"prefill": SPARSE}, "echo": {"echo": True}}
@@ -187,3 +208,14 @@ def test_sampled_grammars_hold(ranks):
     whole = [c["text"] for c in answer["choices"] if c["finish_reason"] == "stop"]
     assert whole and all(is_person(text) for text in whole)
     ranks.wait_idle()
+
+
+@pytest.mark.parametrize("way,n,places", [("tensor", 4, "gptoss"), ("tensor", 2, "lfm2"), ("tensor", 2, "qwen3next"),
+                                          ("context", 4, "gemma4-gqa")])
+def test_mixed_requests(way, n, places):
+    """The script's own comparison of all families is run by hand; its short form is of the newest here."""
+    done = subprocess.run([sys.executable, ROOT / "scripts/load/mixed_ranks.py", "--binary", BINARY,
+                           f"--{way}-parallel-size", str(n), "--places", places, "--requests", "24" if SLOW else "48"],
+                          capture_output=True, text=True, timeout=300 * PATIENCE, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert int(re.search(r": (\d+) the same", done.stdout)[1]) > 12, done.stdout

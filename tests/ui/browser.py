@@ -41,17 +41,13 @@ class Browser:
         os.close(to_read)
         os.close(to_write)
         self.n_sent, self.rest, self.pages = 0, b"", {}
-        self.ask("Browser.getVersion", seconds=300)  # a machine that does much else starts it slowly
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         self.process.terminate()
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
+        self.process.wait(20)
         os.close(self.to)
         os.close(self.out)
 
