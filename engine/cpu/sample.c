@@ -15,6 +15,8 @@
 #include "engine/device/backend.h"
 #include "engine/device/sample.h"
 
+enum { RUN = 128 }; /* logits that are looked at together */
+
 struct sample_candidate {
     float value; /* the logit after penalties */
     float p;     /* its weight after temperature, relative to the best */
@@ -114,10 +116,21 @@ static void apply_penalties(float *x, const struct sample_row *row, uint32_t n_v
     }
 }
 
+/* Says whether one of n is greater.  Without a branch, so that compilers use vectors. */
+static bool any_greater(const float *x, uint32_t n, float than) {
+    int any = 0;
+    for (uint32_t i = 0; i < n; i++) any |= x[i] > than;
+    return any;
+}
+
+/* Returns the first of the greatest. */
 static uint32_t arg_max(const float *x, uint32_t n) {
     uint32_t best = 0;
-    for (uint32_t i = 1; i < n; i++) {
-        if (x[i] > x[best]) best = i;
+    for (uint32_t first = 0; first < n; first += RUN) {
+        const uint32_t end = min_u32(n, first + RUN);
+        if (!any_greater(x + first, end - first, x[best])) continue;
+        for (uint32_t i = first; i < end; i++)
+            if (x[i] > x[best]) best = i;
     }
     return best;
 }
@@ -173,10 +186,9 @@ static uint32_t token_at(const float *x, const float *weights, uint32_t n_vocab,
     return last; /* rounding: uniform so close to 1 that the sum fell short */
 }
 
-static uint32_t draw(const struct sample_row *row, const float *x, uint32_t n_vocab,
+static uint32_t draw(const struct sample_row *row, const float *x, uint32_t n_vocab, uint32_t best,
                      struct sample_candidate *c, float *weights) {
     const struct sampler *s = &row->sampler;
-    uint32_t best = arg_max(x, n_vocab);
     if (s->temperature <= 0) return best;
     uint32_t n = collect(c, weights, x, n_vocab, x[best], s->temperature);
     if (s->top_k > 0 && s->top_k < n) {
@@ -213,12 +225,12 @@ static uint32_t rank_of(const float *logits, uint32_t n_vocab, uint32_t token) {
 
 /* Returns whether a row is usable: no logit is NaN or +inf, and one is finite. */
 static bool row_valid(const float *logits, uint32_t n_vocab) {
-    bool finite = false;
+    int usable = 1, finite = 0;
     for (uint32_t i = 0; i < n_vocab; i++) {
-        if (isnan(logits[i]) || logits[i] == INFINITY) return false;
+        usable &= logits[i] < INFINITY; /* NaN is not */
         finite |= logits[i] > -INFINITY;
     }
-    return finite;
+    return usable && finite;
 }
 
 static bool changes_logits(const struct sample_row *row) {
@@ -239,6 +251,7 @@ static void sample_task(void *ctx, uint32_t task, uint32_t worker) {
     result->token = result->n_top = 0;
     result->invalid = !row_valid(logits, n_vocab);
     if (result->invalid) return;
+    const uint32_t best = arg_max(logits, n_vocab);
     if (row->kind == SAMPLE_SCORE) {
         result->token = row->target;
     } else {
@@ -249,11 +262,12 @@ static void sample_task(void *ctx, uint32_t task, uint32_t worker) {
             result->invalid = !row_valid(x, n_vocab); /* no token is left */
             if (result->invalid) return;
         }
-        result->token = draw(row, x, n_vocab, candidates, weights);
+        result->token =
+            draw(row, x, n_vocab, x == logits ? best : arg_max(x, n_vocab), candidates, weights);
     }
-    float lse = job->cpu->kernels->log_sum_exp(logits, n_vocab, logits[arg_max(logits, n_vocab)]);
+    float lse = job->cpu->kernels->log_sum_exp(logits, n_vocab, logits[best]);
     result->logprob = logits[result->token] - lse;
-    result->rank = rank_of(logits, n_vocab, result->token);
+    result->rank = result->token == best ? 1 : rank_of(logits, n_vocab, result->token);
     report_top(result, logits, n_vocab, min_u32(row->n_top, SAMPLE_MAX_TOP), lse);
 }
 
