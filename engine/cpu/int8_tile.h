@@ -40,8 +40,6 @@ enum { TILE_ROWS = 1, VECS = 4, FEW_ROWS = 0, FEW_TILE = 2, UNROLLED = 1 };
 enum { MANY_ROWS = 256, BLOCK_EXTRA = 20, GROUP_VECS = INT8_GROUP / LANES };
 enum { TILE_COLS = VECS * LANES, GROUPS = TILE_COLS / INT8_GROUP };
 
-typedef int8_t vecc __attribute__((vector_size(LANES), aligned(1), may_alias));
-
 /* ---- registers ---- */
 
 #if defined(__AVX512VNNI__)
@@ -95,17 +93,8 @@ INLINE vecf floats_of(whole sums) {
     return __builtin_convertvector((veci)sums, vecf);
 }
 
-/* Returns LANES bytes as floats; the compiler would convert them one by one. */
 INLINE vecf floats_of_bytes(const uint8_t *bytes) {
-#if defined(__AVX512F__)
-    return (vecf)_mm512_cvtepi32_ps(
-        _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)bytes)));
-#elif defined(__AVX2__)
-    return (vecf)_mm256_cvtepi32_ps(
-        _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)bytes)));
-#else
-    return __builtin_convertvector(*(const vecc *)bytes, vecf);
-#endif
+    return __builtin_convertvector(vec_from_bytes(*(const vecc *)bytes), vecf);
 }
 
 /* Adds to each lane of sum the products of its 4 codes with those of x. */
