@@ -16,7 +16,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends \
         $(apt-cache pkgnames libjs- | grep -xE 'libjs-(highlight\.js|marked|pdf)') \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
-COPY LICENSE meson.build meson_options.txt ./
+COPY LICENSE THIRD_PARTY_NOTICES.txt meson.build meson_options.txt ./
 COPY subprojects subprojects
 COPY models models
 COPY config config
@@ -58,7 +58,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends \
         $(apt-cache pkgnames libjs- | grep -xE 'libjs-(highlight\.js|marked|pdf)') \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
-COPY LICENSE meson.build meson_options.txt ./
+COPY LICENSE THIRD_PARTY_NOTICES.txt meson.build meson_options.txt ./
 COPY subprojects subprojects
 COPY models models
 COPY config config

@@ -9,7 +9,8 @@ arm_folder=$PWD/build/arm
 # lists apart from this system's, so that nothing here changes.
 fetch_sysroot() {
     local libraries=() package apt
-    [ "$(cat "$arm_folder/sysroot/packages" 2>/dev/null)" != "${BUILD_PACKAGES[*]}" ] || return 0
+    [ "$(cat "$arm_folder/sysroot/packages" 2>/dev/null)" != "${BUILD_PACKAGES[*]}" ] ||
+        [ ! -e "$arm_folder/sysroot/owners" ] || return 0
     say "fetching ARM's libraries into $arm_folder"
     for package in "${BUILD_PACKAGES[@]}"; do
         case $package in lib*) libraries+=("$package") ;; esac
@@ -20,7 +21,14 @@ fetch_sysroot() {
         -o Dir::State::status="$arm_folder/apt/status" -o Dir::Cache="$arm_folder/apt/cache" -o Debug::NoLocking=1)
     "${apt[@]}" update >&2
     "${apt[@]}" install -y --download-only --no-install-recommends libc6-dev libstdc++-12-dev "${libraries[@]}" >&2
-    for package in "$arm_folder"/apt/cache/archives/*.deb; do dpkg -x "$package" "$arm_folder/sysroot"; done
+    for package in "$arm_folder"/apt/cache/archives/*.deb; do
+        dpkg -x "$package" "$arm_folder/sysroot"
+        # Which package each library is from, for the licences of a wheel.
+        # shellcheck disable=SC2016 # dpkg-deb fills it in
+        dpkg-deb --fsys-tarfile "$package" | tar -t | grep '\.so' |
+            sed "s|^\./\(.*\)|\1 $(dpkg-deb --show --showformat='${Package} ${Version}' "$package")|" || true
+    done >"$arm_folder/owners"
+    mv "$arm_folder/owners" "$arm_folder/sysroot/owners"
     rm -r "$arm_folder/apt"
     echo "${BUILD_PACKAGES[*]}" >"$arm_folder/sysroot/packages"
 }

@@ -6,7 +6,7 @@ libraries that it needs.  Prints the wheel's path.
 
 The C library and libstdc++ are the system's, as manylinux has it; the wheel's tag names the C library that
 is needed at least.  All other libraries go to quire_server/lib, each with the licence of its Debian
-package; the program finds them there by its RPATH, which they inherit.  Times are SOURCE_DATE_EPOCH.
+package, the general licences that these name, and a list of packages and versions; the program finds them there by its RPATH, which they inherit.  Times are SOURCE_DATE_EPOCH.
 With --cuda the wheel is quire_server_cuda, which takes cuBLASLt from the package nvidia-cublas.
 It needs readelf, patchelf and dpkg."""
 import argparse
@@ -27,8 +27,11 @@ SYSTEM = re.compile(r"(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|gcc_s|stdc\+
 # From which version of libstdc++'s symbols on manylinux asks for which C library.
 LIBSTDCXX = {(3, 4, 29): (2, 34), (3, 4, 30): (2, 35), (3, 4, 31): (2, 39)}
 SUMMARY = "Inference server for language models and long texts, with the HTTP APIs of OpenAI and Anthropic"
+SOURCES = ("The libraries in quire_server/lib are those of these packages of Debian, unchanged.  Their sources are in\n"
+           "Debian's archive, and of each version at https://snapshot.debian.org.\n\n")
 # Of the CUDA that the program is built with, and where its Python package puts cuBLASLt.
 CUDA_MAJOR = 13
+COMMON = pathlib.Path("/usr/share/common-licenses")
 CUDA_LIBRARIES = f"$ORIGIN/../../nvidia/cu{CUDA_MAJOR}/lib"
 
 
@@ -73,7 +76,7 @@ def least_glibc(paths):
 
 
 def licence_of(library, sysroot):
-    """The licence of the Debian package that a library is from: its name and its text."""
+    """The Debian package that a library is from, with its version, and its licence."""
     if str(sysroot) == "/":
         path = library.resolve()
         # dpkg may know the file by the name without /usr, where the two are one.
@@ -81,14 +84,19 @@ def licence_of(library, sysroot):
         owner = next(done.stdout.split(":")[0] for name in names
                      if not (done := subprocess.run(["dpkg", "-S", name], capture_output=True, text=True,
                                                     check=False)).returncode)
-        return owner, (pathlib.Path("/usr/share/doc") / owner / "copyright").read_bytes()
-    # A sysroot has no list of its packages.  Libraries' packages are named after them.
-    stem = library.name.removeprefix("lib").split(".so")[0].rstrip("0123456789.-").lower()
-    texts = sorted(path for path in (sysroot / "usr/share/doc").glob("lib*/copyright")
-                   if stem in path.parent.name and "-dev" not in path.parent.name)
-    if not texts:
-        sys.exit(f"make_wheel.py: no licence of {library.name} in {sysroot}/usr/share/doc")
-    return texts[0].parent.name, texts[0].read_bytes()
+        version = run("dpkg-query", "--show", "--showformat=${Version}\n", owner).split("\n")[0]
+        return (owner, version), (pathlib.Path("/usr/share/doc") / owner / "copyright").read_bytes()
+    # scripts/ci/arm_sysroot.sh writes which package a file of a sysroot is from.
+    owners = {path: (owner, version) for path, owner, version in
+              (line.split() for line in (sysroot / "owners").read_text().splitlines())}
+    owner = owners[str(library.relative_to(sysroot))]
+    return owner, (sysroot / "usr/share/doc" / owner[0] / "copyright").read_bytes()
+
+
+def general_licences(texts):
+    """The licences that texts of Debian's packages name by their place there: {name: its text}."""
+    names = {name.decode() for text in texts for name in re.findall(rb"/usr/share/common-licenses/([A-Z][\w.-]*\w)", text)}
+    return {name: (COMMON / name).read_bytes() for name in names if (COMMON / name).exists()}
 
 
 class Wheel:
@@ -162,9 +170,15 @@ def main():
     for source in sorted(path for path in share.rglob("*") if path.is_file() and share / "quire" not in path.parents):
         wheel.add(f"{stem}.data/data/share/{source.relative_to(share)}", source.read_bytes())
     info = f"{stem}.dist-info"
-    for owner, text in sorted(dict(licence_of(place, asked.sysroot) for place in libraries.values()).items()):
+    licences = dict(licence_of(place, asked.sysroot) for place in libraries.values())
+    for (owner, _), text in sorted(licences.items()):
         wheel.add(f"{info}/licenses/{owner}", text)
-    wheel.add(f"{info}/licenses/LICENSE", (asked.tree / "share/quire/LICENSE").read_bytes())
+    for general, text in sorted(general_licences(licences.values()).items()):
+        wheel.add(f"{info}/licenses/common-licenses/{general}", text)
+    packages = "".join(f"{owner} {version_there}\n" for owner, version_there in sorted(licences))
+    wheel.add(f"{info}/licenses/PACKAGES", (SOURCES + packages).encode())
+    for notice in ("LICENSE", "THIRD_PARTY_NOTICES.txt"):
+        wheel.add(f"{info}/licenses/{notice}", (asked.tree / "share/quire" / notice).read_bytes())
     wheel.add(f"{info}/METADATA", metadata(name, asked.version, asked.cuda).encode())
     wheel.add(f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: make_wheel\nRoot-Is-Purelib: false\nTag: {tag}\n".encode())
     wheel.add(f"{info}/entry_points.txt", f"[console_scripts]\nquire = {PACKAGE}:main\n".encode())

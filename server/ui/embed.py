@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Writes the files of the pages as C: server/ui/files.h says what a file is.
 
-    server/ui/embed.py OUT.c FILE... [--library NAME FILE LICENCE]...
+    server/ui/embed.py OUT.c FILE... [--library NAME FILE LICENCE]... [--notices FILE OUT.txt]
 
 chat.html becomes /, inspect.html /inspect, docs.html /docs, and every other file /ui/NAME.  A library becomes
 /ui/lib/NAME, compressed.  Its licence is added to /ui/licenses.txt, and its name to the list of
-/ui/libraries.js, by which the pages know what they can load."""
+/ui/libraries.js, by which the pages know what they can load.  OUT.txt is FILE, which names what the program
+holds of others, with these licences behind it."""
 import argparse
 import gzip
 import hashlib
@@ -36,6 +37,18 @@ def c_file(path, data, is_gzip):
     return content, row
 
 
+RULE = "-" * 79 + "\n"
+
+
+def licences_of(options):
+    """A text for each licence: the libraries that have it, and what it says."""
+    licences = {}
+    for name, _, licence in options.library:
+        licences.setdefault(licence, []).append(name)
+    return [f"{', '.join(names)}\n\n{pathlib.Path(file).read_text(encoding='utf-8')}"
+            for file, names in licences.items()]
+
+
 def files_of(options):
     """Yields path, content, and whether it is embedded compressed."""
     for name in options.files:
@@ -44,14 +57,10 @@ def files_of(options):
     names = [name for name, _, _ in options.library]
     listed = f"/* Written by embed.py. */\nexport const LIBRARIES = {json.dumps(names)};\n"
     yield "/ui/libraries.js", listed.encode(), False
-    licences = {}
-    for name, library, licence in options.library:
+    for name, library, _ in options.library:
         yield f"/ui/lib/{name}", pathlib.Path(library).read_bytes(), True
-        licences.setdefault(licence, []).append(name)
-    if licences:
-        parts = (f"{', '.join(names)}\n\n{pathlib.Path(file).read_text(encoding='utf-8')}"
-                 for file, names in licences.items())
-        yield "/ui/licenses.txt", f"\n\n{'=' * 79}\n\n".join(parts).encode(), True
+    if options.library:
+        yield "/ui/licenses.txt", f"\n{RULE}".join(licences_of(options)).encode(), True
 
 
 def main():
@@ -59,7 +68,12 @@ def main():
     parser.add_argument("out")
     parser.add_argument("files", nargs="+")
     parser.add_argument("--library", nargs=3, action="append", default=[])
+    parser.add_argument("--notices", nargs=2)
     options = parser.parse_args()
+    if options.notices:
+        of_all = pathlib.Path(options.notices[0]).read_text(encoding="utf-8")
+        of_pages = [f"The pages at / have, compressed: {text}" for text in licences_of(options)]
+        pathlib.Path(options.notices[1]).write_text(f"\n{RULE}".join([of_all, *of_pages]), encoding="utf-8")
     contents, rows = zip(*(c_file(*file) for file in files_of(options)))
     pathlib.Path(options.out).write_text(f"""/* Written by server/ui/embed.py. */
 #include "server/ui/files.h"

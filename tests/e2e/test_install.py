@@ -2,6 +2,7 @@
 import base64
 import csv
 import hashlib
+import importlib.util
 import os
 import pathlib
 import re
@@ -34,7 +35,28 @@ def test_only_what_a_server_needs_is_installed(tree):
     data = tree / "share/quire"
     assert {path.name for path in (data / "models" / MODEL.name).iterdir()} == SERVED
     assert (data / "config/quire.json").is_file() and (data / "LICENSE").is_file()
+    assert {path.name for path in data.iterdir()} == {"models", "config", "LICENSE", "THIRD_PARTY_NOTICES.txt"}
     assert [path.name for path in (tree / "bin").iterdir()] == ["quire"]
+
+
+def comment_of(path):
+    """The first comment of a source of C."""
+    lines = path.read_text().split("*/")[0].split("\n")
+    return "\n".join(re.sub(r"^/?[ *]{0,3}", "", line) for line in lines).strip()
+
+
+def test_the_notices_have_what_the_program_holds(tree, server):
+    """The texts are those of the sources: of xgrammar, of what that brings, of the pages' libraries."""
+    text = (tree / "share/quire/THIRD_PARTY_NOTICES.txt").read_text()
+    for name in ("utf8proc", "Copyright (c) 1991-2007 Unicode, Inc.", "CUDA runtime"):
+        assert name in text
+    [xgrammar] = ROOT.glob("subprojects/xgrammar-*/NOTICE") or [None]
+    if xgrammar:
+        picojson = comment_of(xgrammar.parent / "3rdparty/picojson/picojson.h")
+        assert picojson.count("\n") > 20 and picojson in text and xgrammar.read_text().strip() in text
+    libraries = re.findall(r"[\w.]+\.js", server.get("/ui/libraries.js").body.decode().split("=")[1])
+    for library in libraries:
+        assert re.search(rf"The pages at / have, compressed: .*{re.escape(library)}", text)
 
 
 COMMANDS = ("serve", "bench", "tune", "info", "quantize", "pull")
@@ -148,7 +170,30 @@ def test_a_wheels_record_is_right(wheel):
             assert digest == "sha256=" + expected and int(size) == len(data), name
         tag = re.fullmatch(r"quire_server-1\.2\.3-(py3-none-manylinux_2_\d+_\w+)\.whl", wheel.name)[1]
         assert f"Tag: {tag}\n" in archive.read("quire_server-1.2.3.dist-info/WHEEL").decode()
+        licences = "quire_server-1.2.3.dist-info/licenses"
+        general = {name.rsplit("/", 1)[1] for name in names if f"{licences}/common-licenses/" in name}
+        assert {"LGPL-2.1", "GPL-2", "Apache-2.0"} <= general
+        of_others = archive.read(f"{licences}/THIRD_PARTY_NOTICES.txt").decode()
+        assert "picojson" in of_others and "Apache License" in archive.read(f"{licences}/LICENSE").decode()
+        listed = dict(line.split() for line in archive.read(f"{licences}/PACKAGES").decode().split("\n\n")[1].splitlines())
+        assert all(f"{licences}/{name}" in names and re.match(r"[\d.:]+", version) for name, version in listed.items())
+        assert len(listed) > 20
         assert {info.date_time for info in archive.infolist()} == {(2001, 9, 9, 1, 46, 40)}
+
+
+def test_a_cross_built_wheel_names_the_packages_of_its_libraries(tmp_path):
+    """A library's name says little of its package's."""
+    spec = importlib.util.spec_from_file_location("make_wheel", ROOT / "scripts/packaging/make_wheel.py")
+    make_wheel = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(make_wheel)
+    name, owner = "usr/lib/aarch64-linux-gnu/libgssapi_krb5.so.2", ("libgssapi-krb5-2", "1.20.1-2")
+    documents = tmp_path / "usr/share/doc" / owner[0]
+    documents.mkdir(parents=True)
+    (documents / "copyright").write_text("see /usr/share/common-licenses/GPL-2.")
+    (tmp_path / "owners").write_text(f"{name} {' '.join(owner)}\n")
+    found, text = make_wheel.licence_of(tmp_path / name, tmp_path)
+    assert found == owner and b"GPL-2" in text
+    assert {*make_wheel.general_licences([text])} == {"GPL-2"}
 
 
 def test_a_wheels_program_takes_its_own_libraries(wheel, tmp_path):
