@@ -415,7 +415,8 @@ static void begin_answer(struct completion *c) {
 /* Tells the client that its request has been refused before it ran. */
 static void refuse(struct completion *c) {
     const struct api_error *err = &c->job.err;
-    const bool is_too_long = err->code && strcmp(err->code, "context_length_exceeded") == 0;
+    const bool is_too_long = err->code && strcmp(err->code, "context_length_exceeded") == 0 &&
+                             err->param && strcmp(err->param, "max_tokens") != 0;
     if (is_too_long && c->request.stream && c->api->streams_too_long) {
         begin_stream(c);
         if (c->job.exchange) fail(c, err);

@@ -143,3 +143,6 @@ def test_a_stream_of_a_prompt_that_is_too_long_fails_with_the_code_that_makes_it
     assert "maximum context length is 4096 tokens" in failed["error"]["message"] and failed["usage"] is None
     whole = agent.post("/v1/responses", {**body, "stream": False})
     assert whole.status == 400 and whole.error["code"] == "context_length_exceeded", whole.body
+    # A shorter conversation would not help here.
+    most = agent.post("/v1/responses", turn([message("user", "short")], max_output_tokens=5000))
+    assert most.status == 400 and most.error["param"] == "max_output_tokens", most.body

@@ -55,6 +55,7 @@ def test_it_ends_with_the_most_tokens(client, model):
     answer = client.responses.create(model=model, input=HELLO, temperature=0, max_output_tokens=3)
     assert answer.status == "incomplete"
     assert answer.incomplete_details.reason == "max_output_tokens"
+    assert answer.output[-1].status == "incomplete"
 
 
 def test_logprobs(client, model):

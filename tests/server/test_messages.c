@@ -263,7 +263,7 @@ TEST_WITH(what_is_wrong_is_named, set_up, rig_tear_down_chat) {
          "none of those in tools"},
         {WITH("\"tools\":[{\"name\":\"f\"}]"), "tools[0].input_schema must be an object"},
         {WITH("\"tool_choice\":{\"type\":\"x\"}"), "tool_choice.type must be"},
-        {WITH("\"tool_choice\":{\"type\":\"tool\"}"), "tool_choice.name must be"},
+        {WITH("\"tool_choice\":{\"type\":\"tool\"}"), "tool_choice must name a tool"},
         {WITH("\"thinking\":{\"type\":\"x\"}"), "thinking.type must be"},
         {WITH("\"output_config\":{\"format\":{}}"), "output_config.format must be"},
         {WITH("\"container\":\"x\""), "container is not supported"},

@@ -89,9 +89,10 @@ TEST_WITH(tools_are_functions, set_up, rig_tear_down_chat) {
 
 #define TOOLS                                                                                      \
     ",\"tools\":[{\"type\":\"function\",\"name\":\"f\"},{\"type\":\"custom\",\"name\":\"g\"}]"
-#define TEXT_ITEM(id, text)                                                                        \
+#define TEXT_ITEM(id, text) MESSAGE_ITEM(id, "completed", text)
+#define MESSAGE_ITEM(id, status, text)                                                             \
     "{\"id\":\"msg_the-id_" id "\",\"type\":\"message\",\"role\":\"assistant\",\"status\":"        \
-    "\"completed\",\"content\":[{\"type\":\"output_text\",\"text\":\"" text                        \
+    "\"" status "\",\"content\":[{\"type\":\"output_text\",\"text\":\"" text                       \
     "\",\"annotations\":[],\"logprobs\":[]}]}"
 
 static json_t *ask(struct rig *rig, const char *text, const char *body, unsigned status) {
@@ -111,7 +112,7 @@ TEST_WITH(an_answer_has_items, set_up, rig_tear_down_chat) {
                  "completed");
     check_answer(ask(*state, "", "{\"input\":\"q\"}", 200), "[]", "completed");
     check_answer(ask(*state, NULL, "{\"input\":\"q\",\"max_output_tokens\":2}", 200),
-                 "[" TEXT_ITEM("0", "ab") "]", "incomplete");
+                 "[" MESSAGE_ITEM("0", "incomplete", "ab") "]", "incomplete");
     check_answer(
         ask(*state,
             "<think>h</think>so<tool_call>{\"name\":\"f\",\"arguments\":{\"x\": 1}}</tool_call>"
@@ -267,7 +268,7 @@ TEST_WITH(what_is_wrong_is_named, set_up, rig_tear_down_chat) {
         {"{\"input\":\"q\",\"tools\":[{\"type\":\"mcp\"}]}", "tools", "'mcp' is not supported"},
         {"{\"input\":\"q\",\"tools\":[{\"type\":\"web_search\"}],\"tool_choice\":\"required\"}",
          "tool_choice", "none of those in tools"},
-        {"{\"input\":\"q\",\"tool_choice\":{\"type\":\"x\"}}", "tool_choice", "must be function"},
+        {"{\"input\":\"q\",\"tool_choice\":{\"type\":\"x\"}}", "tool_choice", "type must be auto"},
         {"{\"input\":\"q\",\"text\":{\"format\":{\"type\":\"json_object\"}}}", "text", ""},
         {"{\"input\":\"q\",\"max_output_tokens\":-1}", "max_output_tokens", "must be between"},
         {"{\"input\":\"q\",\"max_output_tokens\":100000}", "max_output_tokens", "context"},

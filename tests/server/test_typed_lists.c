@@ -237,6 +237,51 @@ TEST_WITH(only_allowed_tools_are_shown, set_up, tear_down) {
           "tool_choice must have a mode");
 }
 
+/* Sends a choice in each dialect. */
+static void check_choice(struct rig *rig, const char *choice, const char *expected) {
+    char fields[1024];
+    snprintf(fields, sizeof(fields),
+             "'messages':[{'role':'user','content':'q'}],'tools':[" FLAT("f") "," FLAT(
+                 "g") "],'tool_choice':%s",
+             choice);
+    check(rig, CHAT, fields, expected);
+    check(rig, MESSAGES, fields, expected);
+    snprintf(fields, sizeof(fields),
+             "'input':'q','tools':[" FLAT("f") "," FLAT("g") "],'tool_choice':%s", choice);
+    check(rig, RESPONSES, fields, expected);
+}
+
+/* What must be called is constrained; without xgrammar, that is refused. */
+TEST_WITH(a_choice_is_read_in_the_words_of_any_api, set_up, tear_down) {
+    static const struct {
+        const char *choice, *expected;
+    } cases[] = {
+        {"'auto'", "[user: q]<f><g>"},
+        {"{'type':'auto'}", "[user: q]<f><g>"},
+        {"{'type':'auto','disable_parallel_tool_use':true}", "[user: q]<f><g>"},
+        {"'none'", "[user: q]"},
+        {"{'type':'none'}", "[user: q]"},
+        {"{'type':'allowed_tools','mode':'auto','tools':[{'type':'function','name':'g'}]}",
+         "[user: q]<g>"},
+        {"{'type':'allowed_tools','allowed_tools':{'mode':'auto','tools':[{'type':'function',"
+         "'function':{'name':'g'}}]}}",
+         "[user: q]<g>"},
+        {"{'type':'function','name':'h'}", "tool_choice"},
+        {"{'type':'function','function':{'name':'h'}}", "tool_choice"},
+        {"{'type':'custom','custom':{'name':'h'}}", "tool_choice"},
+        {"{'type':'tool','name':'h'}", "tool_choice"},
+        {"{'function':{'name':'h'}}", "tool_choice"},
+        {"{'type':'function'}", "tool_choice must name a tool"},
+        {"{'type':'tool','name':3}", "tool_choice must name a tool"},
+        {"{'type':'x'}", "tool_choice.type must be auto"},
+        {"{'type':'auto','disable_parallel_tool_use':1}", "disable_parallel_tool_use"},
+        {"'x'", "tool_choice must be auto"},
+        {"3", "tool_choice must be"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
+        check_choice(*state, cases[i].choice, cases[i].expected);
+}
+
 /* Sends a part beside a text of the user's in each dialect. */
 static void check_part(struct rig *rig, const char *part, const char *shown) {
     char fields[4096], expected[256];

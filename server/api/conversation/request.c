@@ -16,6 +16,7 @@
 #include "server/api/conversation/prompt_end.h"
 #include "server/api/conversation/thoughts.h"
 #include "server/api/conversation/tool_calls.h"
+#include "server/api/conversation/tool_choice.h"
 #include "server/api/conversation/tool_constraint.h"
 #include "server/api/conversation/tool_strings.h"
 #include "server/api/conversation/tools.h"
@@ -37,10 +38,7 @@ struct chat_reading {
     const struct tool_format *format;                              /* of calls to them */
     json_t *strings;       /* among their arguments, owned; NULL: the format tells them */
     struct tool_list list; /* that the body has, owned */
-    const char *named;     /* the tool that must be called; NULL: any */
-    const char *space;     /* the namespace of that; NULL: none is named */
-    const json_t *allowed; /* the only tools that may be called; NULL: all */
-    bool no_tools, must_call, one_call;
+    struct tool_choice choice;
     struct thought thought; /* where the answer begins */
     bool logprobs, no_generation_prompt, has_generation_prompt, continues, keeps_reasoning;
     int32_t top_logprobs;
@@ -175,45 +173,18 @@ static int read_tools(struct request_reading *r, const struct request_field *fie
     return tool_list_add(&own(r)->list, &rules, "tools", value);
 }
 
-/* Reads which tools alone may be called, and whether one must be. */
-static int read_allowed_tools(struct request_reading *r, const struct request_field *field,
-                              const json_t *choice) {
-    const char *mode = json_string_value(json_object_get(choice, "mode"));
-    own(r)->allowed = json_object_get(choice, "tools");
-    own(r)->must_call = mode && strcmp(mode, "required") == 0;
-    if (!own(r)->must_call && (!mode || strcmp(mode, "auto") != 0))
-        return request_refuse(r, field, "must have a mode, auto or required");
-    return json_is_array(own(r)->allowed) ? 0
-                                          : request_refuse(r, field, "must have an array of tools");
-}
-
-/* Reads whether tools may be called, or one must be. */
+/* Reads the choice.  parallel_tool_calls, which is read later, may add to it. */
 static int read_tool_choice(struct request_reading *r, const struct request_field *field,
                             const json_t *value) {
-    struct chat_reading *chat = own(r);
-    const char *choice = json_string_value(value);
-    if (choice) {
-        chat->no_tools = strcmp(choice, "none") == 0;
-        chat->must_call = strcmp(choice, "required") == 0;
-        if (chat->no_tools || chat->must_call || strcmp(choice, "auto") == 0) return 0;
-        return request_refuse(r, field, "must be none, auto, required, or name a function");
-    }
-    const char *type = json_string_value(json_object_get(value, "type"));
-    const json_t *function = json_object_get(value, type ? type : "function");
-    if (type && strcmp(type, "allowed_tools") == 0) return read_allowed_tools(r, field, function);
-    chat->named = json_string_value(json_object_get(function, "name"));
-    chat->space = json_string_value(json_object_get(function, "namespace"));
-    chat->must_call = true;
-    if (type && (strcmp(type, "function") == 0 || strcmp(type, "custom") == 0) && chat->named)
-        return 0;
-    return request_refuse(r, field, "must be none, auto, required, or name a function");
+    (void)field;
+    return tool_choice_read(&own(r)->choice, value, r->err);
 }
 
 static int read_parallel(struct request_reading *r, const struct request_field *field,
                          const json_t *value) {
     bool parallel = true;
     const int rc = request_read_flag(r, field, value, &parallel);
-    own(r)->one_call = !parallel;
+    own(r)->choice.one_call |= !parallel;
     return rc;
 }
 
@@ -280,22 +251,23 @@ const struct request_table *const chat_tables[] = {
 static int complete_tools(struct request_reading *r) {
     struct chat_reading *chat = own(r);
     struct tool_list *list = &chat->list;
-    const int rc = chat->allowed ? tool_list_allow(list, chat->allowed, r->err) : 0;
+    const int rc = chat->choice.allowed ? tool_list_allow(list, chat->choice.allowed, r->err) : 0;
     if (rc) return rc;
-    if (json_array_size(list->functions) > 0 && !chat->no_tools) chat->tools = list->functions;
-    if (chat->must_call && !chat->tools)
+    if (json_array_size(list->functions) > 0 && !chat->choice.none) chat->tools = list->functions;
+    if (chat->choice.must_call && !chat->tools)
         return api_error_set(r->err, 400, NULL, "tool_choice", "tool_choice needs tools%s",
                              list->has_skipped ? " that are run by the client and described by a "
                                                  "schema: none of those in tools is"
                                                : "");
-    if (!chat->tools && !chat->no_tools && *list->unknown)
+    if (!chat->tools && !chat->choice.none && *list->unknown)
         return api_error_set(r->err, 400, "unsupported", "tools",
                              "%s is not supported, only tools that are run by the client and "
                              "described by a schema",
                              list->unknown);
-    const char *shown =
-        chat->named ? tool_shown_find(list->origins, chat->space, chat->named) : NULL;
-    if (shown) chat->named = shown;
+    const char *shown = chat->choice.named
+                            ? tool_shown_find(list->origins, chat->choice.space, chat->choice.named)
+                            : NULL;
+    if (shown) chat->choice.named = shown;
     return 0;
 }
 
@@ -417,9 +389,9 @@ static int constrain(struct request_reading *r, const struct chat_template *mode
     const struct chat_reading *chat = own(r);
     struct tool_demand demand = {.tools = chat->tools,
                                  .mark = "",
-                                 .named = chat->named,
-                                 .must_call = chat->must_call,
-                                 .one_call = chat->one_call || chat->named,
+                                 .named = chat->choice.named,
+                                 .must_call = chat->choice.must_call,
+                                 .one_call = chat->choice.one_call || chat->choice.named,
                                  .format = chat->format,
                                  .strings = chat->strings};
     const bool calls = chat->tools && tool_demand_constrains(&demand);
@@ -688,8 +660,8 @@ int chat_request_parse(struct completion_request *out, struct chat_request *chat
     chat->splits_reasoning = model->marks_reasoning && !reading.keeps_reasoning;
     chat->tools = reading.format;
     chat->strings = reading.strings;
-    chat->must_call = reading.must_call;
-    chat->max_calls = reading.one_call ? 1 : TOOL_MAX_CALLS;
+    chat->must_call = reading.choice.must_call;
+    chat->max_calls = reading.choice.one_call ? 1 : TOOL_MAX_CALLS;
     chat->thought = reading.thought;
     if (chat->splits_reasoning) request.params.thought = reading.thought;
     chat->origins = json_incref(reading.list.origins);

@@ -63,6 +63,14 @@ static int read_servers(struct request_reading *r, const struct request_field *f
     return 0;
 }
 
+/* Keeps the choice, which is read as that of a chat. */
+static int read_choice(struct request_reading *r, const struct request_field *field,
+                       const json_t *value) {
+    (void)field;
+    own(r)->choice = value;
+    return 0;
+}
+
 static const struct request_field fields[] = {
     {"messages", "object[+]", read_messages, 0, 0, 0,
      "The conversation: role and content of each message."},
@@ -72,7 +80,7 @@ static const struct request_field fields[] = {
     {"stop_sequences", "string[]", read_stops, 0, 0, 0, "Up to 16 strings that end the text."},
     {"tools", "object[]", request_keep, offsetof(struct messages_reading, tools), 0, 0,
      "Functions that the model may call."},
-    {"tool_choice", "object", request_keep, offsetof(struct messages_reading, choice), 0, 0,
+    {"tool_choice", "object", read_choice, 0, 0, 0,
      "Whether the model may call them: the type auto or none."},
     {"metadata", "object", request_read_ignored, 0, 0, 0, "Ignored."},
     {"service_tier", "string", request_read_ignored, 0, 0, 0, "Ignored."},
@@ -93,36 +101,6 @@ static int translate_tools(struct request_reading *r, struct tool_list *tools) {
     const struct tool_rules rules = {
         .needs_schema = true, .skipped = r->limits->skipped, .err = r->err};
     return tool_list_add(tools, &rules, "tools", own(r)->tools);
-}
-
-/* Translates the choice.  The words `any` and `tool` are OpenAI's `required` and a named
- * function. */
-static int translate_choice(struct request_reading *r, json_t *members) {
-    const json_t *choice = own(r)->choice, *name = json_object_get(choice, "name"),
-                 *one = json_object_get(choice, "disable_parallel_tool_use");
-    const char *type = json_string_value(json_object_get(choice, "type"));
-    json_t *made = NULL;
-    if (one && !json_is_null(one) && !json_is_boolean(one))
-        return api_error_set(r->err, 400, NULL, "tool_choice",
-                             "tool_choice.disable_parallel_tool_use must be true or false");
-    if (type && strcmp(type, "tool") == 0) {
-        if (!json_is_string(name))
-            return api_error_set(r->err, 400, NULL, "tool_choice",
-                                 "tool_choice.name must be a string");
-        made = json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name);
-    } else if (type && strcmp(type, "any") == 0) {
-        made = json_string("required");
-    } else if (type && (strcmp(type, "auto") == 0 || strcmp(type, "none") == 0)) {
-        made = json_string(type);
-    } else {
-        return api_error_set(r->err, 400, NULL, "tool_choice",
-                             "tool_choice.type must be auto, any, tool or none");
-    }
-    if (json_object_set_new(members, "tool_choice", made)) return api_error_no_memory(r->err);
-    if (!json_is_true(one)) return 0;
-    return json_object_set_new(members, "parallel_tool_calls", json_false())
-               ? api_error_no_memory(r->err)
-               : 0;
 }
 
 static int translate_messages(struct request_reading *r, json_t *members, struct tool_list *tools) {
@@ -149,8 +127,10 @@ static int translate(struct request_reading *r, const json_t *root, json_t *memb
         return api_error_set(r->err, 400, NULL, "max_tokens", "max_tokens is required");
     if (own(r)->tools) rc = translate_tools(r, tools);
     if (!rc) rc = translate_messages(r, members, tools);
-    if (!rc && own(r)->choice) rc = translate_choice(r, members);
-    return rc;
+    if (rc || !own(r)->choice) return rc;
+    return json_object_set(members, "tool_choice", (json_t *)own(r)->choice)
+               ? api_error_no_memory(r->err)
+               : 0;
 }
 
 int messages_request_parse(struct completion_request *out, struct chat_request *chat, bool counts,

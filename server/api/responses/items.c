@@ -299,7 +299,9 @@ static int read_unknown(struct reading *r, const json_t *item) {
 
 static int read_reference(struct reading *r, const json_t *item) {
     (void)item;
-    return refuse(r, "", "refers to a stored item, and nothing is stored here");
+    return refuse(r, "",
+                  "refers to a stored item, and nothing is stored here: send the item itself "
+                  "(clients that have the setting do so with store: false)");
 }
 
 static int read_item(struct reading *r, const json_t *item) {

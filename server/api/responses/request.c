@@ -34,11 +34,12 @@ static int read_input(struct request_reading *r, const struct request_field *fie
     return 0;
 }
 
+/* Keeps the choice, which is read as that of a chat. */
 static int read_choice(struct request_reading *r, const struct request_field *field,
                        const json_t *value) {
+    (void)field;
     own(r)->choice = value;
-    if (json_is_string(value) || json_is_object(value)) return 0;
-    return request_refuse(r, field, "must be a string or an object");
+    return 0;
 }
 
 static int read_parallel(struct request_reading *r, const struct request_field *field,
@@ -149,27 +150,6 @@ static int translate_tools(struct request_reading *r, struct tool_list *tools) {
     return tool_list_add(tools, &rules, "tools", own(r)->tools);
 }
 
-static int translate_choice(struct request_reading *r, json_t *members) {
-    json_t *choice = (json_t *)own(r)->choice;
-    const json_t *type = json_object_get(choice, "type"), *name = json_object_get(choice, "name");
-    if (json_is_string(choice))
-        return json_object_set(members, "tool_choice", choice) ? api_error_no_memory(r->err) : 0;
-    if (json_is_word(type, "allowed_tools")) {
-        json_t *allowed = json_pack("{s:s, s:O}", "type", "allowed_tools", "allowed_tools", choice);
-        return json_object_set_new(members, "tool_choice", allowed) ? api_error_no_memory(r->err)
-                                                                    : 0;
-    }
-    if (!json_is_word(type, "function") && !json_is_word(type, "custom"))
-        return api_error_set(r->err, 400, "unsupported", "tool_choice",
-                             "tool_choice.type must be function, custom or allowed_tools");
-    if (!json_is_string(name))
-        return api_error_set(r->err, 400, NULL, "tool_choice", "tool_choice.name must be a string");
-    const json_t *space = json_object_get(choice, "namespace");
-    json_t *made = json_pack("{s:s, s:{s:O, s:O*}}", "type", "function", "function", "name", name,
-                             "namespace", json_is_string(space) ? space : NULL);
-    return json_object_set_new(members, "tool_choice", made) ? api_error_no_memory(r->err) : 0;
-}
-
 static int translate_input(struct request_reading *r, json_t *members, struct tool_list *tools) {
     json_t *messages = json_array();
     const json_t *instructions = own(r)->instructions;
@@ -187,6 +167,7 @@ static int translate_input(struct request_reading *r, json_t *members, struct to
 static int translate_flags(struct request_reading *r, json_t *members) {
     const struct responses_reading *q = own(r);
     bool failed = false;
+    if (q->choice) failed |= json_object_set(members, "tool_choice", (json_t *)q->choice) < 0;
     if (q->parallel)
         failed |= json_object_set(members, "parallel_tool_calls", (json_t *)q->parallel) < 0;
     if (q->logprobs || q->top_logprobs > 0) {
@@ -240,7 +221,6 @@ static int translate(struct request_reading *r, const json_t *root, json_t *memb
     if (!rc && !own(r)->input) rc = api_error_set(r->err, 400, NULL, "input", "input is required");
     if (!rc && own(r)->tools) rc = translate_tools(r, tools);
     if (!rc) rc = translate_input(r, members, tools);
-    if (!rc && own(r)->choice) rc = translate_choice(r, members);
     if (!rc) rc = translate_flags(r, members);
     return rc ? rc : make_echo(r, root);
 }

@@ -180,8 +180,8 @@ static void write_part_event(struct completion *c, const char *type, enum item i
     end_event(c);
 }
 
-/* Writes the open item; is_done: with its text. */
-static void write_item(struct completion *c, struct buffer *out, bool is_done) {
+/* Writes the open item; how: completed or incomplete, with its text, or in_progress. */
+static void write_item(struct completion *c, struct buffer *out, const char *how) {
     struct responses *r = responses_of(c);
     const bool reasons = r->open == ITEM_REASONING;
     buffer_puts(out, "{\"id\":");
@@ -189,8 +189,8 @@ static void write_item(struct completion *c, struct buffer *out, bool is_done) {
     buffer_printf(out, ",%s,\"status\":\"%s\",\"content\":[",
                   reasons ? "\"type\":\"reasoning\",\"summary\":[],\"encrypted_content\":null"
                           : "\"type\":\"message\",\"role\":\"assistant\"",
-                  is_done ? "completed" : "in_progress");
-    if (is_done) write_part(out, r->open, &r->text, &r->logprobs);
+                  how);
+    if (strcmp(how, "in_progress") != 0) write_part(out, r->open, &r->text, &r->logprobs);
     buffer_puts(out, "]}");
 }
 
@@ -212,15 +212,15 @@ static void open_item(struct completion *c, enum item item) {
     r->n_items++;
     buffer_clear(&r->text);
     buffer_clear(&r->logprobs);
-    write_item(c, &added, false);
+    write_item(c, &added, "in_progress");
     write_item_event(c, "output_item.added", &added);
     c->out.failed |= added.failed;
     buffer_fini(&added);
     write_part_event(c, "content_part.added", item, &none, &none);
 }
 
-/* Ends the open item, if there is one. */
-static void close_item(struct completion *c) {
+/* Ends the open item, if there is one; how: completed or incomplete. */
+static void close_item(struct completion *c, const char *how) {
     struct responses *r = responses_of(c);
     const bool reasons = r->open == ITEM_REASONING;
     struct buffer done = {0};
@@ -235,7 +235,7 @@ static void close_item(struct completion *c) {
     }
     end_event(c);
     write_part_event(c, "content_part.done", r->open, &r->text, &r->logprobs);
-    write_item(c, &done, true);
+    write_item(c, &done, how);
     keep_item(c, &done);
     r->open = ITEM_NONE;
 }
@@ -247,7 +247,7 @@ static void add_text(struct completion *c, enum item item, const struct buffer *
     c->out.failed |= text->failed;
     if (text->length == 0) return;
     if (r->open != item) {
-        close_item(c);
+        close_item(c, "completed");
         open_item(c, item);
     }
     buffer_append(&r->text, text->data, text->length);
@@ -321,7 +321,7 @@ static void add_call(struct completion *c, uint32_t i) {
     const struct tool_origin origin =
         answer_origin(c, &answer_of(c, &c->choices[0])->tools.calls[i]);
     struct buffer item = {0};
-    close_item(c);
+    close_item(c, "completed");
     responses_of(c)->n_items++;
     write_call(c, &item, i, &origin, false);
     write_item_event(c, "output_item.added", &item);
@@ -376,8 +376,13 @@ static const char *final_status(const struct completion *c) {
     return c->choices[0].reason == FINISH_LENGTH ? "incomplete" : "completed";
 }
 
+/* Ends the item in which the answer has ended, which is cut off where the answer is. */
+static void close_last_item(struct completion *c) {
+    close_item(c, strcmp(final_status(c), "completed") == 0 ? "completed" : "incomplete");
+}
+
 static void write_end(struct completion *c) {
-    close_item(c);
+    close_last_item(c);
     const char *status = final_status(c);
     write_lifecycle(c, strcmp(status, "completed") == 0 ? "completed" : "incomplete", status, NULL);
 }
@@ -388,7 +393,7 @@ static void write_failure(struct completion *c, const struct api_error *err) {
 
 static void write_answer(struct completion *c) {
     write_events(c, &c->choices[0]);
-    close_item(c);
+    close_last_item(c);
     if (c->out.failed) return;
     buffer_clear(&c->out);
     write_response(c, final_status(c), NULL);
