@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
@@ -20,6 +21,14 @@ enum {
     /* No more than these are open at start; descriptors are assigned from the lowest. */
     MAX_LOOKED_AT = 4096,
 };
+
+void descriptors_hold_standard(void) {
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        const int flags = fd == STDIN_FILENO ? O_WRONLY : O_RDONLY;
+        /* The lowest free number is that of fd. */
+        if (fcntl(fd, F_GETFD) == -1 && open("/dev/null", flags) < 0) return;
+    }
+}
 
 static uint64_t count_open(uint64_t limit) {
     uint64_t n = 0;

@@ -1,4 +1,4 @@
-/* descriptors.h - how many connections the limit of open files allows.
+/* descriptors.h - the standard descriptors, and how many connections the limit of files allows.
  *
  * Thread: main, at start.  Memory: none. */
 #ifndef SERVER_DESCRIPTORS_H
@@ -7,6 +7,10 @@
 #include <stdint.h>
 
 struct error;
+
+/* Opens each standard descriptor that the caller has closed, so that nothing else gets its number:
+ * libuv ends a process that closes one of them.  Reading and writing still fail, with EBADF. */
+void descriptors_hold_standard(void);
 
 /* Raises the soft limit of open files to what `wanted` connections need, n_each for each, if the
  * hard limit allows it.  Otherwise *out is less than wanted, which is logged.  Returns ERR_INVALID

@@ -7,6 +7,7 @@
 struct error;
 struct options;
 
+void health_print_help(void);
 /* Asks /health of the options' host and port, with TLS if they name a certificate.  Returns 0 if it
  * answers that all is well, or ERR_IO, with what it answers in err. */
 int health_command(const struct options *options, struct error *err);

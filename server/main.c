@@ -4,6 +4,7 @@
  * terminal was stopped by Ctrl-C.
  *
  * Thread: main.  Memory: everything is freed before the end. */
+#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #ifdef __GLIBC__
@@ -18,6 +19,7 @@
 #include "engine/base/likeness.h"
 #include "engine/device/backend.h"
 #include "server/bench/bench.h"
+#include "server/descriptors.h"
 #include "server/devices.h"
 #include "server/early_signals.h"
 #include "server/health_command.h"
@@ -69,22 +71,37 @@ static int refuse_usage(const struct error *err) {
     return STATUS_USAGE;
 }
 
+static void say_on_stderr(void *ctx, const char *line) {
+    (void)ctx;
+    fprintf(stderr, "quire: %s\n", line);
+}
+
+static void warn_in_log(void *ctx, const char *line) {
+    (void)ctx;
+    log_event(LOG_WARN, "%s", line);
+}
+
 /* Warns of variables that look like a setting's and are none's.  Refusing them was rejected:
  * another program may have them. */
-static void warn_of_variables(void) {
+static void warn_of_variables(void (*warn)(void *ctx, const char *line)) {
     for (char *const *at = environ; *at; at++) {
         const char *meant = option_hint_variable(options_table(), *at);
-        char name[LIKENESS_MAX_BYTES + 8];
+        char name[LIKENESS_MAX_BYTES + 8], line[4 * LIKENESS_MAX_BYTES];
         if (!meant) continue;
         option_variable(name, sizeof(name), meant);
-        log_event(LOG_WARN, "the variable %.*s is no setting and is ignored: %s may be meant",
-                  (int)strcspn(*at, "="), *at, name);
+        snprintf(line, sizeof(line),
+                 "the variable %.*s is no setting and is ignored: %s may be meant",
+                 (int)strcspn(*at, "="), *at, name);
+        warn(NULL, line);
     }
 }
 
-static int load_options(struct options *options, int argc, char **argv, int *status) {
+/* Loads the settings of a command, whose own options have been taken out of argv. */
+static int load_options(struct options *options, const char *name, const struct option_table *own,
+                        int argc, char **argv, int *status) {
+    const struct options_command command = {name, 1, own};
     struct error err = {0};
-    if (options_load(options, argc, argv, environ, &err)) {
+    if (options_load(options, &command, argc, argv, environ, &err)) {
         *status = refuse_usage(&err);
         return -1;
     }
@@ -103,11 +120,6 @@ static void warn_of_service_link(const struct options *options) {
               "%.200s is ignored: it is the address of a Kubernetes Service of this name, not a "
               "setting.  `enableServiceLinks: false` keeps such variables out of a pod",
               link);
-}
-
-static void say_on_stderr(void *ctx, const char *line) {
-    (void)ctx;
-    fprintf(stderr, "quire: %s\n", line);
 }
 
 /* Says it beside "loading the model ...", which a command that waits shows on a terminal. */
@@ -189,7 +201,7 @@ static int serve_options(struct options *options) {
     int rc = log_start(&err);
     if (!rc && !backends) rc = error_set(&err, ERR_NOMEM, "no memory for %" PRIu32 " replicas", n);
     warn_of_service_link(options);
-    warn_of_variables();
+    if (!options->feed) warn_of_variables(warn_in_log);
     /* A private server's log level hides what is not a warning. */
     if (!rc)
         rc = find_model(model_dir, options, options->load_format != LOAD_DUMMY,
@@ -219,7 +231,7 @@ static int run_serve(int argc, char **argv) {
     struct error err = {0};
     int status;
     early_signals_take();
-    if (load_options(&options, argc, argv, &status)) return status;
+    if (load_options(&options, "serve", NULL, argc, argv, &status)) return status;
     if (!api_keys_resolve(&options, &err)) return serve_options(&options);
     options_fini(&options);
     return refuse_usage(&err);
@@ -235,13 +247,14 @@ static bool wants_help(int argc, char **argv) {
 typedef int (*backend_work)(const void *plan, const struct options *options, const char *model_dir,
                             struct backend *backend, struct error *err);
 
-static int run_on_backend(backend_work work, const void *plan, int argc, char **argv) {
+static int run_on_backend(backend_work work, const void *plan, const char *name,
+                          const struct option_table *own, int argc, char **argv) {
     struct options options;
     struct backend *backend = NULL;
     struct error err = {0};
     char model_dir[PATH_MAX];
     int status;
-    if (load_options(&options, argc, argv, &status)) return status;
+    if (load_options(&options, name, own, argc, argv, &status)) return status;
     int rc =
         options.data_parallel_size == 1
             ? find_model(model_dir, &options, options.load_format != LOAD_DUMMY, say_on_stderr,
@@ -270,7 +283,7 @@ static int run_bench(int argc, char **argv) {
         return STATUS_OK;
     }
     if (bench_plan_read(&plan, &argc, argv, &err)) return refuse_usage(&err);
-    const int status = run_on_backend(bench_work, &plan, argc, argv);
+    const int status = run_on_backend(bench_work, &plan, "bench", bench_options(), argc, argv);
     bench_plan_fini(&plan);
     return status;
 }
@@ -288,7 +301,7 @@ static int run_tune(int argc, char **argv) {
         return STATUS_OK;
     }
     if (tune_plan_read(&plan, &argc, argv, &err)) return refuse_usage(&err);
-    const int status = run_on_backend(tune_work, &plan, argc, argv);
+    const int status = run_on_backend(tune_work, &plan, "tune", tune_options(), argc, argv);
     tune_plan_fini(&plan);
     return status;
 }
@@ -306,7 +319,7 @@ static int run_info(int argc, char **argv) {
         return STATUS_OK;
     }
     if (info_plan_read(&plan, &argc, argv, &err)) return refuse_usage(&err);
-    return run_on_backend(info_work, &plan, argc, argv);
+    return run_on_backend(info_work, &plan, "info", info_options(), argc, argv);
 }
 
 static int run_tokenize(int argc, char **argv) {
@@ -314,7 +327,11 @@ static int run_tokenize(int argc, char **argv) {
     struct error err = {0};
     char model_dir[PATH_MAX];
     int status;
-    if (load_options(&options, argc, argv, &status)) return status;
+    if (wants_help(argc, argv)) {
+        tokenize_print_help();
+        return STATUS_OK;
+    }
+    if (load_options(&options, "tokenize", NULL, argc, argv, &status)) return status;
     int rc = find_model(model_dir, &options, false, say_on_stderr, &err);
     if (!rc) rc = tokenize_command(model_dir, stdin, stdout, &err);
     options_fini(&options);
@@ -332,7 +349,7 @@ static int run_quantize(int argc, char **argv) {
         return STATUS_OK;
     }
     if (quantize_options_read(&plan, &argc, argv, &err)) return refuse_usage(&err);
-    if (load_options(&options, argc, argv, &status)) {
+    if (load_options(&options, "quantize", quantize_option_table(), argc, argv, &status)) {
         quantize_options_fini(&plan);
         return status;
     }
@@ -355,7 +372,7 @@ static int run_pull(int argc, char **argv) {
         return STATUS_OK;
     }
     if (hub_plan_read(&plan, hub_pull_options(), argc, argv, &err)) return refuse_usage(&err);
-    if (load_options(&options, 0, NULL, &status)) return status; /* QUIRE_DEVICE */
+    if (load_options(&options, "pull", NULL, 0, NULL, &status)) return status; /* QUIRE_DEVICE */
     const int rc = hub_pull_command(&plan, &voice, check_model, &options, stdout, &err);
     options_fini(&options);
     return end_command(rc, &err);
@@ -413,6 +430,7 @@ static int serve_privately(void *ctx, int feed) {
 
 /* What `quire run` and `quire chat` differ in. */
 struct talk_command {
+    const char *name;
     const struct option_table *(*own)(void);
     void (*print_help)(void);
     bool has_prompt;
@@ -442,7 +460,8 @@ static int run_talk(const struct talk_command *command, int argc, char **argv) {
     }
     if (talk_plan_read(&plan, command->own(), &argc, argv, &err)) return refuse_usage(&err);
     setenv("QUIRE_LOG_LEVEL", "warn", 0); /* of a private server: lines would mix with answers */
-    int rc = options_load_words(&options, 1 + command->has_prompt, argc, argv, environ, &err);
+    const struct options_command called = {command->name, 1 + command->has_prompt, command->own()};
+    int rc = options_load(&options, &called, argc, argv, environ, &err);
     if (rc) {
         talk_plan_fini(&plan);
         return refuse_usage(&err);
@@ -455,12 +474,12 @@ static int run_talk(const struct talk_command *command, int argc, char **argv) {
 }
 
 static int run_run(int argc, char **argv) {
-    static const struct talk_command command = {run_options, run_print_help, true};
+    static const struct talk_command command = {"run", run_options, run_print_help, true};
     return run_talk(&command, argc, argv);
 }
 
 static int run_chat(int argc, char **argv) {
-    static const struct talk_command command = {chat_options, chat_print_help, false};
+    static const struct talk_command command = {"chat", chat_options, chat_print_help, false};
     return run_talk(&command, argc, argv);
 }
 
@@ -487,7 +506,7 @@ static int run_doctor(int argc, char **argv) {
         return STATUS_OK;
     }
     if (doctor_plan_read(&plan, &argc, argv, &err)) return refuse_usage(&err);
-    if (load_options(&options, argc, argv, &status)) return status;
+    if (load_options(&options, "doctor", doctor_options(), argc, argv, &status)) return status;
     struct doctor doctor = {.options = &options, .cache = settings.cache};
     doctor.hub.rc = hub_settings_read(&settings, &err);
     snprintf(doctor.hub.text, sizeof(doctor.hub.text), "%.399s", err.text);
@@ -509,7 +528,11 @@ static int run_health(int argc, char **argv) {
     struct options options;
     struct error err = {0};
     int status;
-    if (load_options(&options, argc, argv, &status)) return status;
+    if (wants_help(argc, argv)) {
+        health_print_help();
+        return STATUS_OK;
+    }
+    if (load_options(&options, "health", NULL, argc, argv, &status)) return status;
     const int rc = health_command(&options, &err);
     options_fini(&options);
     return end_command(rc, &err);
@@ -518,7 +541,11 @@ static int run_health(int argc, char **argv) {
 static int run_version(int argc, char **argv) {
     char model_dir[PATH_MAX];
     struct error err = {0};
-    (void)argc, (void)argv;
+    if (argc > 0 && !wants_help(argc, argv)) {
+        error_set(&err, ERR_INVALID, "'%.64s' is not expected here: `quire version` takes nothing",
+                  argv[0]);
+        return refuse_usage(&err);
+    }
     printf("quire %s, commit %s\n", build_info.version, build_info.commit);
     for (const struct build_backend *backend = build_info.backends; backend->name; backend++) {
         printf("backend %s, kernels for", backend->name);
@@ -536,35 +563,31 @@ static int run_version(int argc, char **argv) {
 static int run_help(int argc, char **argv);
 
 static const struct subcommand commands[] = {
-    {"serve", "[MODEL] [options]", "answer the OpenAI API over HTTP; --help lists the options",
-     run_serve, true, NULL},
-    {"run", "MODEL \"prompt\" [options]", "print the answer to one prompt; --help", run_run, true,
+    {"serve", "[MODEL] [options]", "answer the OpenAI API over HTTP", run_serve, true, NULL},
+    {"run", "MODEL \"prompt\" [options]", "print the answer to one prompt", run_run, true,
      run_options},
-    {"chat", "[MODEL] [options]", "talk with a model at this terminal; --help", run_chat, true,
+    {"chat", "[MODEL] [options]", "talk with a model at this terminal", run_chat, true,
      chat_options},
-    {"bench", "[MODEL] [options]", "measure the engine without HTTP; --help lists the options",
-     run_bench, true, bench_options},
-    {"tune", "[MODEL] [options]",
-     "find patterns for sparse prefill, and filters for offload; --help", run_tune, true,
-     tune_options},
-    {"info", "[MODEL] [options]", "print formats, sizes and context of a model; --help", run_info,
-     true, info_options},
-    {"quantize", "[MODEL] options", "write a model with weights of fewer bits; --help",
-     run_quantize, true, quantize_option_table},
+    {"bench", "[MODEL] [options]", "measure the engine without HTTP", run_bench, true,
+     bench_options},
+    {"tune", "[MODEL] [options]", "find patterns for sparse prefill, filters for offload", run_tune,
+     true, tune_options},
+    {"info", "[MODEL] [options]", "print formats, sizes and context of a model", run_info, true,
+     info_options},
+    {"quantize", "[MODEL] options", "write a model with weights of fewer bits", run_quantize, true,
+     quantize_option_table},
     {"tokenize", "[MODEL]", "print the tokens of the text on standard input", run_tokenize, true,
      NULL},
-    {"pull", "NAME [options]", "fetch a model of the hub, such as OWNER/NAME; --help", run_pull,
-     false, hub_pull_options},
+    {"pull", "NAME [options]", "fetch a model of the hub, such as OWNER/NAME", run_pull, false,
+     hub_pull_options},
     {"list", "", "list the models that were fetched, with their sizes", run_list, false, NULL},
     {"rm", "NAME [--yes]", "remove a model that was fetched", run_rm, false, hub_rm_options},
     {"health", "[options]", "ask the server of these settings whether it works", run_health, true,
      NULL},
-    {"doctor", "[options]", "print what this machine can do and what is missing; --help",
-     run_doctor, true, doctor_options},
-    {"version", "", "print version, commit, backends, what is missing, the default model",
-     run_version, false, NULL},
-    {"help", "[--json]", "print this; --json: with all options, for programs", run_help, false,
-     NULL},
+    {"doctor", "[options]", "print what this machine can do, what is missing", run_doctor, true,
+     doctor_options},
+    {"version", "", "print version, commit and backends", run_version, false, NULL},
+    {"help", "[--json]", "print this; --json: with all options", run_help, false, NULL},
 };
 
 static void print_commands(FILE *out) {
@@ -572,8 +595,9 @@ static void print_commands(FILE *out) {
     for (size_t i = 0; i < sizeof(commands) / sizeof(*commands); i++) {
         char words[64];
         snprintf(words, sizeof(words), "%s %s", commands[i].name, commands[i].arguments);
-        fprintf(out, "  %-25s %s\n", words, commands[i].help);
+        fprintf(out, "  %-28s %s\n", words, commands[i].help);
     }
+    fputs("\n`quire COMMAND --help` lists the options of each.\n", out);
 }
 
 /* Writes the commands and the options, from which the manual page and completions are made. */
@@ -589,6 +613,8 @@ static int print_json(void) {
     foreign_options_json(&out);
     buffer_puts(&out, ",\n\"usual\":");
     foreign_options_usual_json(&out);
+    buffer_puts(&out, ",\n\"values\":");
+    foreign_options_values_json(&out);
     buffer_puts(&out, ",\n\"commands\":[");
     for (size_t i = 0; i < sizeof(commands) / sizeof(*commands); i++) {
         const struct subcommand *command = &commands[i];
@@ -609,31 +635,64 @@ static int print_json(void) {
     return is_written ? STATUS_OK : STATUS_FAILED;
 }
 
-static int run_help(int argc, char **argv) {
-    if (argc > 0 && strcmp(argv[0], "--json") == 0) return print_json();
-    print_commands(stdout);
-    return STATUS_OK;
-}
-
-/* Says that there is no such command, and what is likely meant. */
-static void refuse_command(const char *name) {
+/* Returns the command that is likely meant, by its spelling or by what another program calls it. */
+static const char *command_meant(const char *name) {
+    static const char *const others[][2] = {
+        {"ls", "list"},          {"show", "info"},    {"ps", "health"},    {"status", "health"},
+        {"start", "serve"},      {"launch", "serve"}, {"complete", "run"}, {"generate", "run"},
+        {"download", "pull"},    {"remove", "rm"},    {"delete", "rm"},    {"benchmark", "bench"},
+        {"convert", "quantize"}, {"check", "doctor"}};
     const char *meant = NULL;
     for (size_t i = 0; i < sizeof(commands) / sizeof(*commands); i++)
         if (likeness_distance(name, commands[i].name) <= likeness_most(commands[i].name))
             meant = commands[i].name;
+    for (size_t i = 0; i < sizeof(others) / sizeof(*others); i++)
+        if (strcmp(name, others[i][0]) == 0) meant = others[i][1];
+    return meant;
+}
+
+/* Says that there is no such command, and what is likely meant. */
+static void refuse_command(const char *name) {
+    const char *meant = command_meant(name);
     fprintf(stderr, "quire: there is no command '%.64s'", name);
     if (meant) fprintf(stderr, ": %s may be meant\n\n", meant);
     else if (*name == '-' || strchr(name, '/')) fputs(": `quire serve` takes it\n\n", stderr);
     else fputs("\n\n", stderr);
 }
 
+static const struct subcommand *find_command(const char *name) {
+    for (size_t i = 0; i < sizeof(commands) / sizeof(*commands); i++)
+        if (strcmp(commands[i].name, name) == 0) return &commands[i];
+    return NULL;
+}
+
+static int run_help(int argc, char **argv) {
+    char *help[] = {"--help"};
+    const struct subcommand *command = argc > 0 ? find_command(argv[0]) : NULL;
+    const bool is_unknown = argc > 0 && *argv[0] != '-' && !command;
+    if (argc > 0 && strcmp(argv[0], "--json") == 0) return print_json();
+    if (command && command->run != run_help) return command->run(1, help);
+    if (is_unknown) refuse_command(argv[0]);
+    print_commands(is_unknown ? stderr : stdout);
+    return is_unknown ? STATUS_USAGE : STATUS_OK;
+}
+
+/* Returns the status of a command, or of its output, if that could not be written. */
+static int end_output(int status) {
+    if (fflush(stdout) == 0 && !ferror(stdout)) return status;
+    fprintf(stderr, "quire: standard output: %s\n", strerror(errno));
+    return status ? status : STATUS_FAILED;
+}
+
 int main(int argc, char **argv) {
     const char *name = argc > 1 ? argv[1] : "";
+    descriptors_hold_standard();
     if (getpid() == 1) early_signals_take(); /* for any command: the kernel would drop them */
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) name = "help";
     if (strcmp(name, "--version") == 0) name = "version";
-    for (size_t i = 0; i < sizeof(commands) / sizeof(*commands); i++)
-        if (strcmp(commands[i].name, name) == 0) return commands[i].run(argc - 2, argv + 2);
+    const struct subcommand *command = find_command(name);
+    if (command && command->run != run_serve) warn_of_variables(say_on_stderr);
+    if (command) return end_output(command->run(argc - 2, argv + 2));
     if (*name) refuse_command(name);
     print_commands(stderr);
     return STATUS_USAGE;

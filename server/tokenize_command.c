@@ -28,6 +28,15 @@ static void print_tokens(FILE *out, const struct tokenizer *tokenizer,
     buffer_fini(&line);
 }
 
+void tokenize_print_help(void) {
+    puts("usage: quire tokenize [MODEL] < TEXT\n"
+         "\n"
+         "Prints a line for each token of the text on standard input: its id and its bytes.\n"
+         "\n"
+         "  quire tokenize ./model.gguf < README.md\n"
+         "  quire tokenize OWNER/NAME < README.md | wc -l");
+}
+
 int tokenize_command(const char *model_dir, FILE *in, FILE *out, struct error *err) {
     struct tokenizer *tokenizer = NULL;
     struct buffer text = {0};

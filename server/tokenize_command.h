@@ -9,6 +9,7 @@
 
 struct error;
 
+void tokenize_print_help(void);
 int tokenize_command(const char *model_dir, FILE *in, FILE *out, struct error *err);
 
 #endif

@@ -28,30 +28,35 @@ INLINE bool is_in_place(uint32_t rows, uint32_t vecs, struct code_shape shape) {
     return ADDS_WHOLE && has_halves(rows, vecs) && shape.bits == 4 && !shape.has_table;
 }
 
-/* Returns a register's codes of a step. */
-INLINE whole tile_codes(const struct tile *t, uint32_t v, uint32_t b, uint32_t j, bool in_place,
-                        struct code_shape shape) {
-    const uint8_t *block = t->codes[v] + b * t->block_bytes;
-    if (in_place && j >= 4) return kept(masked(load(block + (j - 4) * INT8_STEP), 0xf0));
-    return kept(codes_of_step(block, j, shape, t->table));
+/* Returns the i-th step of a span.  Where two steps share a line, they follow one another. */
+INLINE uint32_t step_of(uint32_t i, uint32_t half, struct code_shape shape) {
+    if (shape.span == INT8_BLOCK && shape.bits != 8) return i / 2 + i % 2 * 4;
+    return half * (shape.span / 4) + i;
 }
 
 /* Adds the products of a span, the steps of `half` of a block, to its sums. */
 INLINE void sum_span(whole (*sums)[VECS], const struct tile *t, uint32_t rows, uint32_t vecs,
                      uint32_t b, uint32_t half, uint32_t first, struct code_shape shape) {
-    const uint32_t steps = shape.span / 4;
     const bool halves = has_halves(rows, vecs), in_place = is_in_place(rows, vecs, shape);
-    whole second[TILE_ROWS][VECS], codes[VECS];
+    whole second[TILE_ROWS][VECS], lines[VECS], codes[VECS];
 #pragma GCC unroll UNROLLED
     for (uint32_t r = 0; r < rows; r++) {
 #pragma GCC unroll UNROLLED
         for (uint32_t v = 0; v < vecs; v++) second[r][v] = same_in_all(0);
     }
 #pragma GCC unroll UNROLLED
-    for (uint32_t j = half * steps; j < (half + 1) * steps; j++) {
+    for (uint32_t i = 0; i < shape.span / 4; i++) {
+        const uint32_t j = step_of(i, half, shape);
         whole(*to)[VECS] = halves && j >= 4 ? second : sums;
 #pragma GCC unroll UNROLLED
-        for (uint32_t v = 0; v < vecs; v++) codes[v] = tile_codes(t, v, b, j, in_place, shape);
+        for (uint32_t v = 0; v < vecs; v++) {
+            const uint8_t *block = t->codes[v] + b * t->block_bytes;
+            if (i == 0 || step_of(i - 1, half, shape) % 4 != j % 4 || shape.bits == 8)
+                lines[v] = kept(load(line_of_step(block, j, shape)));
+            codes[v] =
+                kept(in_place && j >= 4 ? masked(lines[v], 0xf0)
+                                        : codes_of_line(lines[v], block, j, shape, t->table));
+        }
 #pragma GCC unroll UNROLLED
         for (uint32_t r = 0; r < rows; r++) {
             const whole x = x_of_step(&t->x, r, first + b, j);

@@ -157,6 +157,16 @@ INLINE whole masked(whole x, uint8_t mask) {
     return (whole)((vecu)x & (mask * UINT32_C(0x01010101)));
 }
 
+/* Returns codes with the masked bits of x: one instruction of AVX-512, which the compiler does not
+ * find. */
+INLINE whole joined(whole codes, whole x, uint8_t mask) {
+#if defined(__AVX512VNNI__)
+    return _mm512_ternarylogic_epi32(codes, x, masked(same_in_all(-1), mask), 0xf8);
+#else
+    return (whole)((vecu)codes | (vecu)masked(x, mask));
+#endif
+}
+
 /* Replaces each code, 0 to 15, by its byte of the table. */
 INLINE whole looked_up(whole codes, const uint8_t *table) {
 #if defined(__AVX512VNNI__)
@@ -184,18 +194,30 @@ struct code_shape {
     bool is_signed; /* they have a sign */
 };
 
-/* Returns codes of step j of a block, 4 columns of LANES outputs. */
-INLINE whole codes_of_step(const uint8_t *block, uint32_t j, struct code_shape shape,
+/* Returns where the line lies that has a step's codes, or the lower 4 bits of them. */
+INLINE const uint8_t *line_of_step(const uint8_t *block, uint32_t j, struct code_shape shape) {
+    return block + (shape.bits == 8 ? j : j % 4) * INT8_STEP;
+}
+
+/* Returns codes of step j of a block, 4 columns of LANES outputs.  line: what lies there. */
+INLINE whole codes_of_line(whole line, const uint8_t *block, uint32_t j, struct code_shape shape,
                            const uint8_t *table) {
     const uint8_t *high = block + 4 * INT8_STEP;
-    if (shape.bits == 8 && (shape.is_wide || !shape.is_signed)) return load(block + j * INT8_STEP);
-    if (shape.bits == 8) return load(block + j * INT8_STEP) ^ masked(same_in_all(-1), 0x80);
-    whole codes = masked(shifted(load(block + j % 4 * INT8_STEP), j < 4 ? 0 : -4), 0x0f);
+    if (shape.bits == 8 && (shape.is_wide || !shape.is_signed)) return line;
+    if (shape.bits == 8) return line ^ masked(same_in_all(-1), 0x80);
+    whole codes = masked(shifted(line, j < 4 ? 0 : -4), 0x0f);
     if (shape.has_table) return looked_up(codes, table);
-    if (shape.bits == 5) codes |= masked(shifted(load(high), 4 - (int)j), 0x10);
-    if (shape.bits == 6)
-        codes |= masked(shifted(load(high + j / 4 * INT8_STEP), 4 - 2 * ((int)j % 4)), 0x30);
+    if (shape.bits == 5) codes = joined(codes, shifted(load(high), 4 - (int)j), 0x10);
+    if (shape.bits == 6) {
+        const whole bits = load(high + j / 4 * INT8_STEP);
+        codes = joined(codes, shifted(bits, 4 - 2 * ((int)j % 4)), 0x30);
+    }
     return codes;
+}
+
+INLINE whole codes_of_step(const uint8_t *block, uint32_t j, struct code_shape shape,
+                           const uint8_t *table) {
+    return codes_of_line(load(line_of_step(block, j, shape)), block, j, shape, table);
 }
 
 /* ---- x ---- */
@@ -322,12 +344,15 @@ INLINE void convert_numbers(float (*out)[INT8_GROUP], const uint8_t *numbers, ui
 /* Converts bytes, which are in units of their superblock. */
 INLINE void convert_bytes(float (*out)[INT8_GROUP], const uint8_t *bytes, const uint8_t *units,
                           uint32_t n, uint32_t span, float sign) {
-    for (uint32_t s = 0; s < n; s++)
+    for (uint32_t s = 0; s < n; units += 2 * INT8_GROUP) {
+        vecf unit[GROUP_VECS];
         for (uint32_t v = 0; v < GROUP_VECS; v++)
-            vec_store(
-                out[s] + v * LANES,
-                numbers_at(units, s * span / INT8_SUPER * INT8_GROUP + v * LANES, INT8_SCALE_F16) *
-                    floats_of_bytes(bytes + s * INT8_GROUP + v * LANES) * sign);
+            unit[v] = numbers_at(units, v * LANES, INT8_SCALE_F16) * sign;
+        for (const uint32_t end = min_u32(n, s + INT8_SUPER / span); s < end; s++)
+            for (uint32_t v = 0; v < GROUP_VECS; v++)
+                vec_store(out[s] + v * LANES,
+                          unit[v] * floats_of_bytes(bytes + s * INT8_GROUP + v * LANES));
+    }
 }
 
 /* Converts the numbers of n spans of a section. */

@@ -51,12 +51,18 @@ bool model_is_gguf(const char *path) {
     return n == sizeof(start) && memcmp(start, "GGUF", sizeof(start)) == 0;
 }
 
+int model_document_place(char out[PATH_MAX], const char *model, const char *name,
+                         struct error *err) {
+    const int n = model_is_gguf(model) ? snprintf(out, PATH_MAX, "%s", model)
+                                       : snprintf(out, PATH_MAX, "%s/%s", model, name);
+    if (n >= 0 && n < PATH_MAX) return 0;
+    return error_set(err, ERR_INVALID, "%.200s: the path is too long", model);
+}
+
 int model_document_read(json_t **out, const char *model, const char *name, size_t max_bytes,
                         struct error *err) {
     char path[PATH_MAX];
     if (model_is_gguf(model)) return read_keys(out, model, name, err);
-    const int n = snprintf(path, sizeof(path), "%s/%s", model, name);
-    if (n < 0 || n >= (int)sizeof(path))
-        return error_set(err, ERR_INVALID, "%.200s: the path is too long", model);
-    return json_guard_read(out, path, max_bytes, err);
+    const int rc = model_document_place(path, model, name, err);
+    return rc ? rc : json_guard_read(out, path, max_bytes, err);
 }

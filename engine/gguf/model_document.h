@@ -8,6 +8,7 @@
 #ifndef ENGINE_GGUF_MODEL_DOCUMENT_H
 #define ENGINE_GGUF_MODEL_DOCUMENT_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <jansson.h>
@@ -21,5 +22,10 @@ bool model_is_gguf(const char *path);
  * ERR_NOT_FOUND: the model has none. */
 int model_document_read(json_t **out, const char *model, const char *name, size_t max_bytes,
                         struct error *err);
+
+/* Writes where the document of this name is read from: the path of a file of the folder, or of the
+ * GGUF file itself.  ERR_INVALID: the path is too long. */
+int model_document_place(char out[PATH_MAX], const char *model, const char *name,
+                         struct error *err);
 
 #endif

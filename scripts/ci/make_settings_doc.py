@@ -10,7 +10,6 @@ import re
 import subprocess
 import sys
 import textwrap
-import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/settings.md"
@@ -28,8 +27,8 @@ Every setting of `quire serve` has a flag, an environment variable and a key in 
 A flag wins over the environment, and the environment over the file. `config/quire.json` is such a
 file, with all defaults and explanations; a member with a name that begins with `#` is a comment.
 Bytes are a number, or one with K, M or G. A true-or-false flag may stand alone
-(`--batch-invariant`), or be negated (`--no-enable-prefix-caching`). These commands take
-the settings, too: `quire run`, `chat`, `bench`, `tune`, `info`, `quantize`, `tokenize`, `health` and
+(`--batch-invariant`), or be negated (`--no-enable-prefix-caching`). In a flag `_` is `-`. These
+commands take the settings, too: `quire run`, `chat`, `bench`, `tune`, `info`, `quantize`, `tokenize`, `health` and
 `doctor`.
 """
 
@@ -89,12 +88,20 @@ def make_spellings(spellings):
     return "".join(lines)
 
 
+def make_values(values):
+    """The sentence on values that other servers spell otherwise."""
+    listed = ", ".join(f"`--{one['option']} {one['theirs']}` is `{one['ours']}`" for one in values)
+    text = f"Values that other servers spell otherwise: {listed}."
+    return "\n" + textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False) + "\n"
+
+
 def make_page(help_text, explanations, tables):
     lines = [HEAD]
     for title, example, text in read_groups(help_text):
         lines.append(f"\n## {title}\n\n    {example}\n")
         lines += [make_entry(option, explanations) for option in read_options(text)]
-    return "".join(lines) + make_spellings(tables["spellings"]) + make_usual(tables["usual"])
+    return "".join(lines) + make_spellings(tables["spellings"]) + make_usual(tables["usual"]) + \
+        make_values(tables["values"])
 
 
 def main():

@@ -127,8 +127,11 @@ int request_keep(struct request_reading *r, const struct request_field *field,
 
 int request_read_max_tokens(struct request_reading *r, const struct request_field *field,
                             const json_t *value) {
-    r->request->has_max_tokens = true;
-    return request_read_u32(r, field, value);
+    json_int_t n = 0;
+    r->request->has_max_tokens = !json_read_integer(value, &n) || n != REQUEST_ALL_TOKENS;
+    if (r->request->has_max_tokens) return request_read_u32(r, field, value);
+    r->request->max_tokens = r->limits->max_model_len;
+    return 0;
 }
 
 static int read_seed(struct request_reading *r, const struct request_field *field,

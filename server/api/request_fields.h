@@ -45,6 +45,9 @@ struct request_field {
 /* The most members without a field that are looked at in a body. */
 enum { REQUEST_UNKNOWN_MOST = 16 };
 
+/* The most tokens that ask for as many as the context leaves, as in llama.cpp. */
+enum { REQUEST_ALL_TOKENS = -1 };
+
 struct request_table {
     const struct request_field *fields;
     size_t n;
@@ -79,6 +82,7 @@ int request_read_flag(struct request_reading *r, const struct request_field *fie
                       const json_t *value, bool *out);
 int request_read_bool(struct request_reading *r, const struct request_field *field,
                       const json_t *value);
+/* Reads the most tokens of an answer, or REQUEST_ALL_TOKENS. */
 int request_read_max_tokens(struct request_reading *r, const struct request_field *field,
                             const json_t *value);
 /* Reads a string, or an array of up to 16, that end the text. */

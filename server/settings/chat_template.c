@@ -233,8 +233,8 @@ static int take_processors(struct chat_template *chat, const char *model_dir, st
 static int take_models(struct chat_template *chat, const char *model_dir,
                        const struct token_names *names, struct error *err) {
     char path[PATH_MAX];
-    snprintf(path, sizeof(path), "%s/%s", model_dir, config_name);
-    int rc = take_models_file(chat, model_dir, err);
+    int rc = model_document_place(path, model_dir, config_name, err);
+    if (!rc) rc = take_models_file(chat, model_dir, err);
     if (!rc) rc = take_folder(chat, model_dir, err);
     if (!rc && !has_any(chat)) rc = take_config(chat, path, names->config, err);
     return rc ? rc : take_processors(chat, model_dir, err);

@@ -9,23 +9,21 @@
 
 struct buffer;
 
-struct foreign_option {
-    const char *spellings[3]; /* with dashes; NULL: no further one */
-    const char *of;           /* the servers that have it */
-    const char *flag;         /* ours, with "no-" where it is negated; NULL: refused */
-    const char *instead;      /* a sentence for the refusal; NULL: none is due */
-};
+struct foreign_option;
 
-/* Returns the option that is spelt so, up to a '='; NULL: no server that is known here has it. */
+/* Returns the option that is spelt so, up to a '=', or NULL.  In a long one '_' is '-'. */
 const struct foreign_option *foreign_option_find(const char *argument);
 /* Tells whether argv[*i] asks for what quire does anyhow.  Moves *i to its value, if it has one. */
 bool foreign_option_is_usual(int argc, char **argv, int *i);
-/* Returns all of them; one without a spelling ends them. */
-const struct foreign_option *foreign_options(void);
+/* Returns the value that another server's users mean by a text, where their option has our name;
+ * else the text. */
+const char *foreign_option_value(const char *option, const char *text);
 /* Appends an array with an object for each: spellings, of, and option or instead. */
 void foreign_options_json(struct buffer *out);
 /* Appends an object: the values of each spelling with which it asks for what quire does anyhow, in
  * the form of foreign_options.c. */
 void foreign_options_usual_json(struct buffer *out);
+/* Appends an array with an object for each value that has another spelling here. */
+void foreign_options_values_json(struct buffer *out);
 
 #endif

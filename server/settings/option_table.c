@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/base/likeness.h"
+#include "server/settings/foreign_options.h"
 #include "server/settings/option_hint.h"
 
 /* Tells whether the text is a number below 0, which every setting refuses as too small. */
@@ -121,6 +123,7 @@ static int set_list(void *options, const struct option *option, bool *given, con
 int option_set(void *options, const struct option *option, const char *text,
                const struct option_source *from) {
     void *target = (char *)options + option->offset;
+    text = foreign_option_value(option->name, text);
     switch (option->kind) {
     case OPTION_STRING:
     case OPTION_LIST: return set_string(target, text, from);
@@ -154,36 +157,65 @@ int option_table_set_defaults(const struct option_table *table, void *options, s
     return 0;
 }
 
-/* Refuses a flag of no setting, and names the one that is likely meant. */
-static int refuse_flag(const struct option_table *table, const char *label, const char *name,
-                       size_t length, struct error *err) {
-    const bool negated = length > 3 && strncmp(name, "no-", 3) == 0;
-    const size_t skipped = negated ? 3 : 0;
-    const char *meant = option_hint(table, name + skipped, length - skipped);
+/* A flag's name, up to its '=', with '-' for '_', which other servers write as well. */
+struct flag_name {
+    char text[LIKENESS_MAX_BYTES + 1];
+    size_t length; /* 0: it is no flag, or longer than any */
+};
+
+static struct flag_name name_of_flag(const char *flag) {
+    struct flag_name name = {.length = strncmp(flag, "--", 2) == 0 ? strcspn(flag + 2, "=") : 0};
+    if (name.length >= sizeof(name.text)) name.length = 0;
+    for (size_t i = 0; i < name.length; i++) name.text[i] = flag[2 + i] == '_' ? '-' : flag[2 + i];
+    return name;
+}
+
+static bool is_negated(const struct flag_name *name) {
+    return name->length > 3 && strncmp(name->text, "no-", 3) == 0;
+}
+
+const struct option *option_table_find_flag(const struct option_table *table, const char *flag) {
+    const struct flag_name name = name_of_flag(flag);
+    const struct option *option = option_find(table, name.text, name.length);
+    if (option || !is_negated(&name)) return option;
+    option = option_find(table, name.text + 3, name.length - 3);
+    return option && option->kind == OPTION_BOOL ? option : NULL;
+}
+
+int option_table_refuse_flag(const struct option_table *table, const struct option_table *own,
+                             const char *command, const char *flag, struct error *err) {
+    const struct flag_name name = name_of_flag(flag);
+    const int length = (int)strcspn(flag, "=");
+    const size_t skipped = is_negated(&name) ? 3 : 0;
+    const char *given = name.text + skipped;
+    const size_t n = name.length - skipped;
+    const char *meant = own ? option_hint(own, given, n) : NULL;
+    if (meant) table = own;
+    else meant = option_hint(table, given, n);
     if (!meant)
-        return error_set(err, ERR_INVALID, "%s is not an option; see `quire serve --help`", label);
+        return error_set(err, ERR_INVALID, "%.*s is not an option; see `quire %s --help`",
+                         length < 66 ? length : 66, flag, command);
     const bool can_be_negated = option_find(table, meant, strlen(meant))->kind == OPTION_BOOL;
-    return error_set(err, ERR_INVALID, "%s is not an option: --%s%s may be meant", label,
-                     negated && can_be_negated ? "no-" : "", meant);
+    return error_set(err, ERR_INVALID, "%.*s is not an option: --%s%s may be meant",
+                     length < 66 ? length : 66, flag, skipped && can_be_negated ? "no-" : "",
+                     meant);
 }
 
 int option_table_apply_flag(const struct option_table *table, void *options, bool *given, int argc,
                             char **argv, int *i, struct error *err) {
-    const char *name = argv[*i] + 2;
-    const char *equals = strchr(name, '=');
-    const size_t length = equals ? (size_t)(equals - name) : strlen(name);
-    const bool negated = length > 3 && strncmp(name, "no-", 3) == 0;
-    const struct option *option = option_find(table, name, length);
+    const struct flag_name name = name_of_flag(argv[*i]);
+    const char *equals = strchr(argv[*i], '=');
+    const struct option *option = option_find(table, name.text, name.length);
     char label[80];
-    snprintf(label, sizeof(label), "--%.*s", (int)(length > 64 ? 64 : length), name);
+    snprintf(label, sizeof(label), "%.*s", (int)strcspn(argv[*i], "="), argv[*i]);
     const struct option_source from = {label, err};
-    if (!option && negated && !equals) {
-        option = option_find(table, name + 3, length - 3);
+    if (!option && is_negated(&name) && !equals) {
+        option = option_find(table, name.text + 3, name.length - 3);
         if (option && option->kind == OPTION_BOOL)
             return option_set(options, option, "false", &from);
         option = NULL;
     }
-    if (!option) return refuse_flag(table, label, name, length, err);
+    if (!option) return option_table_refuse_flag(table, NULL, "serve", argv[*i], err);
     const bool is_list = option->kind == OPTION_LIST, has_value = *i + 1 < argc;
     bool *const is_given = &given[option - table->entries];
     if (equals && is_list) return set_list(options, option, is_given, equals + 1, &from);
@@ -209,22 +241,13 @@ void option_table_free(const struct option_table *table, void *target) {
     }
 }
 
-/* Returns whether the flag, up to its '=' and without "no-", is in the table. */
-static bool has_flag(const struct option_table *table, const char *flag) {
-    if (strncmp(flag, "--", 2) != 0) return false;
-    const size_t length = strcspn(flag + 2, "=");
-    if (option_find(table, flag + 2, length)) return true;
-    return length > 3 && strncmp(flag + 2, "no-", 3) == 0 &&
-           option_find(table, flag + 5, length - 3);
-}
-
 int option_table_take(const struct option_table *table, void *target, int *argc, char **argv,
                       struct error *err) {
     bool *given = calloc(table->n, sizeof(*given));
     int kept = 0, rc = given ? option_table_set_defaults(table, target, err)
                              : error_set(err, ERR_NOMEM, "no memory for the options");
     for (int i = 0; i < *argc && !rc; i++) {
-        if (has_flag(table, argv[i]))
+        if (option_table_find_flag(table, argv[i]))
             rc = option_table_apply_flag(table, target, given, *argc, argv, &i, err);
         else argv[kept++] = argv[i];
     }

@@ -51,10 +51,15 @@ int option_set(void *target, const struct option *option, const char *text,
                const struct option_source *from);
 /* Sets every member of *target that has a default. */
 int option_table_set_defaults(const struct option_table *table, void *target, struct error *err);
+/* Returns the option that a flag names, --name or --no-name, up to a '='; NULL: none. */
+const struct option *option_table_find_flag(const struct option_table *table, const char *flag);
+/* Refuses a flag that no table has, and names the one that is likely meant.  own: the options of
+ * the command, before those of the table; NULL: it has none. */
+int option_table_refuse_flag(const struct option_table *table, const struct option_table *own,
+                             const char *command, const char *flag, struct error *err);
 /* Applies the flag at argv[*i] and advances *i over its value.  Flags are --name value,
- * --name=value, or a boolean's --name and --no-name.  given [table->n]: which lists a flag has set;
- * a further flag adds to them.  ERR_INVALID names a flag that is not in the table, and the one that
- * is likely meant. */
+ * --name=value, or a boolean's --name and --no-name; '_' is '-'.  given [table->n]: which lists a
+ * flag has set; a further flag adds to them.  ERR_INVALID names a flag that is not in the table. */
 int option_table_apply_flag(const struct option_table *table, void *target, bool *given, int argc,
                             char **argv, int *i, struct error *err);
 /* Takes the table's flags out of argv, and leaves the rest, in order, in argv[0..*argc).  Defaults

@@ -12,6 +12,7 @@
 #include "engine/model/random_weights.h"
 #include "server/json/buffer.h"
 #include "server/settings/foreign_options.h"
+#include "server/settings/foreign_table.h"
 #include "server/settings/option_hint.h"
 #include "server/settings/options_help.h"
 #include "server/settings/service_links.h"
@@ -249,15 +250,17 @@ const struct option_table *options_table(void) {
 }
 
 /* Refuses an argument that is no flag, or a flag with one dash. */
-static int refuse_argument(const char *argument, struct error *err) {
-    const char *meant = argument[0] == '-' && argument[1]
-                            ? option_hint(&settings, argument + 1, strcspn(argument + 1, "="))
-                            : NULL;
+static int refuse_argument(const struct options_command *command, const char *argument,
+                           struct error *err) {
+    const bool is_flag = argument[0] == '-' && argument[1];
+    const size_t n = is_flag ? strcspn(argument + 1, "=") : 0;
+    const char *meant = is_flag && command->own ? option_hint(command->own, argument + 1, n) : NULL;
+    if (is_flag && !meant) meant = option_hint(&settings, argument + 1, n);
     if (meant)
         return error_set(err, ERR_INVALID, "'%.64s' is not expected here: --%s may be meant",
                          argument, meant);
-    return error_set(err, ERR_INVALID, "'%.64s' is not expected here; see `quire serve --help`",
-                     argument);
+    return error_set(err, ERR_INVALID, "'%.64s' is not expected here; see `quire %s --help`",
+                     argument, command->name);
 }
 
 static bool asks_help(const char *argument) {
@@ -311,35 +314,69 @@ static int apply_foreign(struct options *options, const struct foreign_option *f
     return rc;
 }
 
-/* Notes an argument that is no option, and refuses one beyond the `most` that a command takes. */
-static int take_word(struct options *options, size_t most, char *word, struct error *err) {
+/* Notes an argument that is no option, and refuses one beyond what the command takes. */
+static int take_word(struct options *options, const struct options_command *command, char *word,
+                     struct error *err) {
     size_t n = 0;
-    while (n < most && options->words[n]) n++;
-    if (n == most || n == OPTIONS_MAX_WORDS) return refuse_argument(word, err);
+    while (n < command->most_words && options->words[n]) n++;
+    if (n == command->most_words || n == OPTIONS_MAX_WORDS)
+        return refuse_argument(command, word, err);
     options->words[n] = word;
     return n > 0 ? 0
                  : option_set(options, option_find(&settings, "model", 5), word,
                               &(struct option_source){"MODEL", err});
 }
 
-static int apply_flags(struct options *options, size_t most_words, int argc, char **argv,
-                       struct error *err) {
+/* What has been read of a command's arguments. */
+struct arguments {
+    char **argv;
+    int n;
+    const struct options_command *command;
+    bool flags[sizeof(entries) / sizeof(*entries)]; /* the lists that a flag has set */
+    char *list;               /* the flag of a list whose value was the last argument, or NULL */
+    const char *model_before; /* the model without the arguments */
+};
+
+/* Takes a word behind the value of a list, where MODEL is known, as one more value: other servers
+ * take `--served-model-name a b`. */
+static int take_word_or_value(struct options *options, struct arguments *args, char *word,
+                              struct error *err) {
+    int at = 0;
+    if (!args->list || options->model == args->model_before)
+        return take_word(options, args->command, word, err);
+    return option_table_apply_flag(&settings, options, args->flags, 2, (char *[]){args->list, word},
+                                   &at, err);
+}
+
+/* Applies the argument at *i, and moves *i to the last one that belongs to it. */
+static int apply_argument(struct options *options, struct arguments *args, int *i,
+                          struct error *err) {
+    char *flag = args->argv[*i], *list = args->list;
+    const struct option *option = option_table_find_flag(&settings, flag);
+    const struct foreign_option *foreign = option ? NULL : foreign_option_find(flag);
+    args->list = NULL;
+    if (asks_help(flag)) return choose_help(options, args->n, args->argv, i, err);
+    if (foreign) return apply_foreign(options, foreign, args->flags, args->n, args->argv, i, err);
+    if (strncmp(flag, "--", 2) == 0 && flag[2]) {
+        if (option && option->kind == OPTION_LIST && !strchr(flag, '=')) args->list = flag;
+        if (!option)
+            return option_table_refuse_flag(&settings, args->command->own, args->command->name,
+                                            flag, err);
+        return option_table_apply_flag(&settings, options, args->flags, args->n, args->argv, i,
+                                       err);
+    }
+    if (*flag == '-') return refuse_argument(args->command, flag, err);
+    args->list = list;
+    return take_word_or_value(options, args, flag, err);
+}
+
+static int apply_flags(struct options *options, const struct options_command *command, int argc,
+                       char **argv, struct error *err) {
     const char *key_before = options->api_key, *keys_before = options->api_keys;
-    const struct foreign_option *foreign;
-    bool flags[sizeof(entries) / sizeof(*entries)] = {0}; /* the lists that one has set */
+    struct arguments args = {
+        .argv = argv, .n = argc, .command = command, .model_before = options->model};
     for (int i = 0; i < argc; i++) {
-        int rc = 0;
-        if (asks_help(argv[i])) {
-            rc = choose_help(options, argc, argv, &i, err);
-        } else if ((foreign = foreign_option_find(argv[i]))) {
-            rc = apply_foreign(options, foreign, flags, argc, argv, &i, err);
-        } else if (strncmp(argv[i], "--", 2) == 0 && argv[i][2]) {
-            rc = option_table_apply_flag(&settings, options, flags, argc, argv, &i, err);
-        } else if (argv[i][0] == '-') {
-            rc = refuse_argument(argv[i], err);
-        } else {
-            rc = take_word(options, most_words, argv[i], err);
-        }
+        const int rc = apply_argument(options, &args, &i, err);
         if (rc) return rc;
     }
     /* Setting a value copies it before the old copy is freed, so a changed pointer means a flag. */
@@ -497,12 +534,12 @@ static int check_together(const struct options *o, struct error *err) {
 
 /* Loads all sources in order.  The file's name itself comes from a flag or the environment, so
  * those are read first, and again after the file. */
-int options_load_words(struct options *out, size_t most, int argc, char **argv,
-                       char *const *environment, struct error *err) {
+int options_load(struct options *out, const struct options_command *command, int argc, char **argv,
+                 char *const *environment, struct error *err) {
     struct options options = {0};
     int rc = option_table_set_defaults(&settings, &options, err);
     if (!rc) rc = apply_environment(&options, environment, err);
-    if (!rc) rc = apply_flags(&options, most, argc, argv, err);
+    if (!rc) rc = apply_flags(&options, command, argc, argv, err);
     if (!rc && options.config && !options.help) {
         char *path = options.config;
         options.config = NULL;
@@ -510,7 +547,7 @@ int options_load_words(struct options *out, size_t most, int argc, char **argv,
         rc = option_table_set_defaults(&settings, &options, err);
         if (!rc) rc = apply_file(&options, path, err);
         if (!rc) rc = apply_environment(&options, environment, err);
-        if (!rc) rc = apply_flags(&options, most, argc, argv, err);
+        if (!rc) rc = apply_flags(&options, command, argc, argv, err);
         free(path);
     }
     if (!rc) unbracket(options.host);
@@ -526,11 +563,6 @@ int options_load_words(struct options *out, size_t most, int argc, char **argv,
     }
     *out = options;
     return 0;
-}
-
-int options_load(struct options *out, int argc, char **argv, char *const *environment,
-                 struct error *err) {
-    return options_load_words(out, 1, argc, argv, environment, err);
 }
 
 void options_fini(struct options *options) {

@@ -89,13 +89,17 @@ struct options {
 /* Returns the settings, which fill struct options. */
 const struct option_table *options_table(void);
 
+/* The command whose arguments are read. */
+struct options_command {
+    const char *name;
+    size_t most_words;              /* that are no options; the first is MODEL */
+    const struct option_table *own; /* its options beside the settings, for hints; NULL: none */
+};
+
 /* Loads the settings from all sources.  environment: NULL-terminated "NAME=value" strings, like
  * environ.  On failure nothing is left to free. */
-int options_load(struct options *out, int argc, char **argv, char *const *environment,
-                 struct error *err);
-/* Does the same with so many words at most, the first of which is MODEL, and sets out->words. */
-int options_load_words(struct options *out, size_t most, int argc, char **argv,
-                       char *const *environment, struct error *err);
+int options_load(struct options *out, const struct options_command *command, int argc, char **argv,
+                 char *const *environment, struct error *err);
 void options_fini(struct options *options);
 
 #endif

@@ -33,12 +33,12 @@ void run_print_help(void) {
     option_table_print(stdout, run_options());
 }
 
-/* Reads all of standard input. */
+/* Reads all of standard input, which has nothing where the caller has closed it. */
 static int read_input(struct buffer *text, struct error *err) {
     char part[1 << 16];
     for (;;) {
         const ssize_t n = read(STDIN_FILENO, part, sizeof(part));
-        if (n == 0) return 0;
+        if (n == 0 || (n < 0 && errno == EBADF)) return 0;
         if (n < 0) return error_set(err, ERR_IO, "standard input: %s", strerror(errno));
         buffer_append(text, part, (size_t)n);
         if (text->failed) return error_set(err, ERR_NOMEM, "no memory for standard input");
@@ -65,6 +65,9 @@ static json_t *body_of(const struct talk_plan *plan, const struct asked_server *
            *messages = json_array();
     int status = body && text && messages ? 0 : -1;
     if (!status && plan->raw) status = json_object_set(body, "prompt", text);
+    /* Without a number /v1/completions answers 16 tokens; other servers may refuse this one. */
+    if (!status && plan->raw && plan->max_tokens == 0 && !server->is_remote)
+        status = json_object_set_new(body, "max_tokens", json_integer(-1));
     if (!status && plan->system)
         status = json_array_append_new(
             messages, json_pack("{s:s, s:s}", "role", "system", "content", plan->system));

@@ -16,8 +16,8 @@
 static const struct option entries[] = {
     {"system", OPTION_STRING, AT(system), 0, 0, NULL, NULL, "what the system's message says"},
     {"max-tokens", OPTION_NUMBER, AT(max_tokens), 0, 1u << 30, "0", NULL,
-     "most tokens of an answer; 0: until the model ends it, but with --raw 16, as in "
-     "/v1/completions"},
+     "most tokens of an answer; 0: until the model ends it, but 16 of a server at a --url with "
+     "--raw"},
     {"temperature", OPTION_FRACTION, AT(temperature), 0, 200, NULL, NULL,
      "0 to 2; 0: always the best token [that of the model's generation_config.json]"},
     {"url", OPTION_STRING, AT(url), 0, 0, NULL, NULL,

@@ -5,6 +5,7 @@ export class ServerError extends Error {
     super(error?.message ?? `the server answers ${status}`);
     this.status = status;
     this.param = error?.param;
+    this.code = error?.code;
     this.retryAfter = retryAfter;
   }
 }

@@ -12,21 +12,23 @@
 import {askJson} from './api.js';
 import {Composer} from './composer.js';
 import {Conversations} from './conversations.js';
-import {$, button, make, number} from './dom.js';
+import {$, button, isTouch, make, number} from './dom.js';
 import {KeptView} from './kept.js';
 import {ready} from './markdown.js';
 import {MessageList, follow} from './messages.js';
 import * as settings from './settings.js';
 import * as store from './store.js';
 import {answer, wordsOf} from './stream.js';
-import {add, messagesOf, newConversation, pathOf, pathTo} from './tree.js';
+import {add, merge, messagesOf, newConversation, pathOf, pathTo} from './tree.js';
 
-const EXAMPLES = ['Explain what a KV cache is, in three sentences.', 'Write a short story about a lighthouse.',
+const EXAMPLES = ['Explain how a lighthouse works, in three sentences.', 'Write a short story about a cat on a ship.',
   'Write a function in Python that reverses the words of a text.'];
 const BUILT_IN = 'quire-31m';
+/* What is told of an answer if its page is closed before it has ended. */
+const UNFINISHED = 'This answer was not finished: its page was closed, or another tab is still writing it.';
 
 let conversation = newConversation();
-let running = null; /* {conversation, node, controller} */
+const running = new Map(); /* by id of the conversation: {conversation, node, controller} */
 
 /* Tells readers of screens; isShown: all others, too. */
 function say(text, isShown = false) {
@@ -53,9 +55,9 @@ async function tryToConnect() {
     composer.show();
     return true;
   } catch (error) {
-    const text = {401: 'needs the API key', 503: 'loads its model'}[error.status];
-    showCondition(text ?? 'no answer', 'bad');
-    if (error.status === 401) settings.open('key');
+    const text = {401: 'needs an API key', 503: 'loading its model'}[error.status];
+    showCondition(text ?? 'server not reached', 'bad');
+    if (error.status === 401) settings.askForKey();
     return error.status === 401; /* only a key helps, and that asks again */
   }
 }
@@ -71,24 +73,43 @@ function connect() {
 
 /* ---- what is shown ---- */
 
-const isRunningHere = () => running?.conversation === conversation;
+const isRunning = (id) => running.has(id);
+const isRunningHere = () => isRunning(conversation.id);
 
 function showFirst() {
   const isEmpty = conversation.nodes.length === 0, model = settings.model();
   $('first').hidden = !isEmpty;
   if (!isEmpty || !model) return;
   $('first-title').textContent = `Ask ${model.id}`;
+  const size = `It reads up to ${number(model.max_model_len)} tokens, about ${number(wordsIn(model.max_model_len))} words.`;
   $('first-note').textContent = model.id === BUILT_IN
     ? 'This is the small example model that comes with quire. It shows how the server works, and knows next to nothing: '
       + 'what it says is made up. “quire serve OWNER/NAME” serves a real model.'
-    : `It reads up to ${number(model.max_model_len)} tokens. A text or PDF file can be dropped anywhere on this page.`;
+    : `${size} Text and PDF files can be part of a question${isTouch() ? '' : ': drop them anywhere on this page'}.`;
+}
+
+/* About so many English words are a text of so many tokens. */
+const wordsIn = (nTokens) => Number((0.75 * nTokens).toPrecision(1));
+
+/* The focus of a button that is gone, because it was pressed, goes to the message field.  On a touch screen
+ * that would open the keyboard. */
+function moveFocusFrom(element) {
+  if (element.isConnected && !element.hidden) return;
+  if (isTouch()) $('view').focus({preventScroll: true});
+  else composer.focus();
 }
 
 function show() {
-  messages.show(conversation, isRunningHere() ? running.node : null);
+  const focused = document.activeElement;
+  messages.show(conversation, running.get(conversation.id)?.node ?? null);
   composer.setRunning(isRunningHere());
   composer.show();
   showFirst();
+  if (focused) moveFocusFrom(focused);
+  /* A page that is loaded again, or a tab that is duplicated, shows the same conversation. */
+  const address = conversation.nodes.length > 0 ? `#${conversation.id}` : location.pathname + location.search;
+  if (location.hash.slice(1) !== (conversation.nodes.length > 0 ? conversation.id : ''))
+    history.replaceState(null, '', address);
 }
 
 /* The tokens that the conversation has so far, by its last answer that told. */
@@ -97,11 +118,36 @@ function context() {
   return {used: told?.stats.usage.total_tokens ?? 0, most: model?.max_model_len ?? 0};
 }
 
-async function save() {
-  const one = conversation;
-  one.updated = Date.now();
-  await store.put(one).catch(() => say('This browser could not keep the conversation.', true));
+/* Keeps a conversation, and says if that is not possible. */
+async function keep(one) {
+  try {
+    await store.put(one);
+  } catch (error) {
+    const why = error.name === 'QuotaExceededError' ? 'has no space left for' : 'could not keep';
+    say(`This browser ${why} this conversation, so it ends with the page. Export it, or delete others.`, true);
+  }
   await list.show();
+}
+
+async function save() {
+  conversation.updated = Date.now();
+  await keep(conversation);
+}
+
+/* Shows what another tab has changed. */
+function takeChange({id, isRemoved, conversation: told}) {
+  list.show();
+  if (isRemoved) running.get(id)?.controller.abort();
+  const mine = running.get(id)?.conversation ?? (conversation.id === id ? conversation : null);
+  if (!mine) return;
+  if (isRemoved && mine === conversation) {
+    change(newConversation());
+    say('This conversation was deleted in another tab.', true);
+  } else if (told) {
+    merge(mine, told);
+    mine.title = told.title;
+    if (mine === conversation) follow(show);
+  }
 }
 
 /* ---- an answer ---- */
@@ -124,16 +170,25 @@ function throttled(act, ms) {
   };
 }
 
-function fail(node, error, where) {
+async function fail(node, error) {
   if (error.name === 'AbortError') {
     say(`Stopped. ${number(node.stats.tokens ?? 0)} tokens have come.`);
+    node.stats.reason = 'stopped';
     if (!node.content && !node.reasoning) node.error = 'Stopped before the first token.';
     return;
   }
   node.error = wordsOf(error, Boolean(node.content || node.reasoning));
+  if (error.code === 'model_not_found') node.error = await otherModel(node.stats.model) ?? node.error;
+  else if (error.status === 401) settings.askForKey();
+  else if (error.status === undefined || error.status === 503) connect();
   say(node.error);
-  if (error.status === 401 && where === conversation) settings.open('key');
-  if (error.status === undefined || error.status === 503) connect();
+}
+
+/* Reads the server's models again, because it does not know the one that was asked. */
+async function otherModel(name) {
+  await tryToConnect();
+  const now = settings.model()?.id;
+  return now && now !== name ? `The server has no model ${name} now. Retry asks ${now}.` : null;
 }
 
 /* Takes what an answer has told that is not kept: the parts that were never told. */
@@ -147,41 +202,47 @@ function tidy(node) {
 async function run(node, more = {}) {
   const where = conversation, controller = new AbortController();
   const path = pathTo(where, more.continue_final_message ? node : where.nodes.find((each) => each.id === node.parent));
-  running = {conversation: where, node, controller};
-  delete node.error;
+  running.set(where.id, {conversation: where, node, controller});
+  const isShown = () => where === conversation;
+  const body = {...settings.asked(), ...more};
   delete node.kept;
-  node.system = settings.system();
+  delete node.whyNotKept;
+  Object.assign(node, {error: UNFINISHED, changed: Date.now(), system: settings.system(),
+    tools: body.tools, effort: body.reasoning_effort});
   show();
-  await save();
   $('view').scrollTop = $('view').scrollHeight;
+  await save();
   say('The answer begins.');
-  const draw = throttled(() => where === conversation && running?.node === node
-    && follow(() => messages.update(node, true)), 60);
-  const keep = throttled(() => store.put(where).catch(() => {}), 2000);
+  const draw = throttled(() => isShown() && isRunning(where.id) && follow(() => messages.update(node, true)), 60);
+  const keepPart = throttled(() => {
+    node.changed = Date.now();
+    store.put(where).catch(() => {}); /* the end of the answer tells */
+  }, 2000);
   try {
-    const body = {...settings.asked(), ...more, messages: messagesOf(path, node.system)};
-    await answer(body, node, {signal: controller.signal, onProgress: showProgress, onChange: () => {
-      $('progress').hidden = true;
-      draw();
-      keep();
-    }});
+    await answer({...body, messages: messagesOf(path, node.system)}, node, {signal: controller.signal,
+      onProgress: (told) => isShown() && showProgress(told),
+      onChange: () => {
+        if (isShown()) $('progress').hidden = true;
+        draw();
+        keepPart();
+      }});
+    delete node.error;
     say(`The answer is complete: ${number(node.stats.tokens ?? 0)} tokens.`);
   } catch (error) {
-    fail(node, error, where);
+    if (error.name === 'AbortError') delete node.error;
+    await fail(node, error);
   }
   tidy(node);
-  running = null;
-  $('progress').hidden = true;
-  where.updated = Date.now();
-  await store.put(where).catch(() => {});
-  if (where === conversation) follow(show);
-  await list.show();
+  running.delete(where.id);
+  if (isShown()) $('progress').hidden = true;
+  where.updated = node.changed = Date.now();
+  if (isShown()) follow(show);
+  await keep(where);
 }
 
 function isBusy() {
-  if (running) say(isRunningHere() ? 'An answer is being written: stop it first.'
-    : `An answer is being written in “${running.conversation.title}”: wait for it, or stop it there.`, true);
-  else if (!settings.model()) say('The server has not told its model yet.', true);
+  if (isRunningHere()) say('An answer is being written. Wait for its end, or stop it.', true);
+  else if (!settings.model()) say(`The server cannot be asked yet: ${$('state-text').textContent}.`, true);
   else return false;
   return true;
 }
@@ -234,8 +295,8 @@ async function showKept(node) {
   if (!node.kept) return;
   try {
     const path = pathTo(conversation, conversation.nodes.find((each) => each.id === node.parent));
-    const told = await askJson('tokenize', {messages: messagesOf(path, node.system), tools: settings.asked().tools,
-      return_token_strs: true});
+    const told = await askJson('tokenize', {messages: messagesOf(path, node.system), tools: node.tools,
+      reasoning_effort: node.effort, return_token_strs: true});
     const texts = node.pieces.flatMap(([text, n]) => [text, ...Array(Math.max(0, n - 1)).fill('')]);
     keptView.show(node.kept, [...told.token_strs, ...texts], told.count);
   } catch (error) {
@@ -252,37 +313,44 @@ async function change(to) {
   conversation = to;
   messages.clear();
   say('');
-  show();
+  $('progress').hidden = true;
   closeSide();
-  if (!isNarrow()) composer.focus(); /* on a phone it would open the keyboard */
-  await list.show();
+  show();
   $('view').scrollTop = $('view').scrollHeight;
+  if (!isTouch()) composer.focus(); /* on a phone it would open the keyboard */
+  await list.show();
 }
 
 const list = new Conversations({
   current: () => conversation,
   say,
-  async begin() {
-    if (isRunningHere()) running.controller.abort();
-    await change(newConversation());
-  },
+  isRunning,
+  keep,
+  begin: () => change(newConversation()),
+  stop: (id) => running.get(id)?.controller.abort(),
   async open(id) {
-    const to = running?.conversation.id === id ? running.conversation : await store.get(id);
+    const to = running.get(id)?.conversation ?? await store.get(id);
     if (to) await change(to);
   },
 });
 
 const isNarrow = () => matchMedia('(max-width: 52rem)').matches;
 
+/* On a narrow screen the list covers the page, until the focus leaves it. */
 function openSide() {
   $('side').classList.add('open');
   $('side-open').setAttribute('aria-expanded', 'true');
-  $('search').focus();
+  $('new').focus(); /* the field would open a phone's keyboard */
 }
 
 function closeSide() {
   $('side').classList.remove('open');
   $('side-open').setAttribute('aria-expanded', 'false');
+}
+
+function leaveSide() {
+  closeSide();
+  $('side-open').focus();
 }
 
 const SHORTCUTS = {
@@ -293,14 +361,15 @@ const SHORTCUTS = {
   o: () => $('new').click(),
 };
 
+/* Esc closes what is open, or else stops the answer; in an input method it ends a word. */
+function escape(event) {
+  if (event.isComposing || event.defaultPrevented || document.querySelector('dialog[open]')) return;
+  if ($('side').classList.contains('open')) leaveSide();
+  else if (isRunningHere()) running.get(conversation.id).controller.abort();
+}
+
 function shortcut(event) {
-  if (event.key === 'Escape') {
-    if ($('side').classList.contains('open')) {
-      closeSide();
-      $('side-open').focus();
-    } else if (isRunningHere() && !document.querySelector('dialog[open]')) running.controller.abort();
-    return;
-  }
+  if (event.key === 'Escape') escape(event);
   if (!event.ctrlKey && !event.metaKey) return;
   const name = event.key.toLowerCase();
   if (name === 'k' && event.shiftKey || name === 'o' && !event.shiftKey || !SHORTCUTS[name]) return;
@@ -309,15 +378,14 @@ function shortcut(event) {
 }
 
 function listen() {
-  $('stop').addEventListener('click', () => {
-    running?.controller.abort();
-    composer.focus();
-  });
+  $('stop').addEventListener('click', () => running.get(conversation.id)?.controller.abort());
   $('side-open').addEventListener('click', openSide);
-  $('side-close').addEventListener('click', () => {
-    closeSide();
-    $('side-open').focus();
+  $('side-close').addEventListener('click', leaveSide);
+  addEventListener('pointerdown', (event) => {
+    if ($('side').classList.contains('open') && !$('side').contains(event.target)) leaveSide();
   });
+  document.addEventListener('focusin', (event) => $('side').contains(event.target) || closeSide());
+  document.addEventListener('visibilitychange', () => document.hidden || connect());
   $('kept-close').addEventListener('click', () => $('kept-dialog').close());
   $('examples').append(...EXAMPLES.map((text) => make('li', {}, button(text, {}, () => composer.write(text)))));
   document.addEventListener('keydown', shortcut);
@@ -328,13 +396,21 @@ function listen() {
   });
 }
 
+/* Shows the conversation that the address names. */
+async function begin() {
+  const id = location.hash.slice(1), to = id ? await store.get(id).catch(() => null) : null;
+  if (to && conversation.nodes.length === 0) await change(to);
+}
+
 listen();
-show();
+composer.restore();
 list.show();
 connect();
-ready.then(() => {
+store.listen(takeChange);
+Promise.all([ready, begin()]).then(() => {
   messages.clear(); /* what was drawn before Markdown could be read */
   show();
+  $('view').scrollTop = $('view').scrollHeight;
 });
 store.isKept().then((isKept) => isKept || say('This browser keeps no data for this page: conversations end with it.', true));
-if (!isNarrow()) composer.focus();
+if (!isTouch()) composer.focus();

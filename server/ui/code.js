@@ -39,16 +39,32 @@ async function colourIn(element, text, language) {
   if (coloured?.textContent === text) element.replaceChildren(coloured);
 }
 
-export async function copy(text, one) {
-  const before = one.textContent;
+/* Copies as a person would: all that a browser allows on a page that came by http from another machine. */
+function copyBySelection(text) {
+  const focused = document.activeElement;
+  const field = make('textarea', {value: text, className: 'hidden', readOnly: true});
+  document.body.append(field);
+  field.select();
+  const isDone = document.execCommand('copy');
+  field.remove();
+  focused?.focus({preventScroll: true});
+  return isDone;
+}
+
+async function isCopied(text) {
   try {
     await navigator.clipboard.writeText(text);
-    one.textContent = 'Copied';
+    return true;
   } catch {
-    one.textContent = 'Copying is not allowed here';
+    return copyBySelection(text);
   }
+}
+
+export async function copy(text, one) {
+  one.dataset.name ??= one.textContent;
+  one.textContent = await isCopied(text) ? 'Copied' : 'Copying is not allowed here';
   setTimeout(() => {
-    one.textContent = before;
+    one.textContent = one.dataset.name;
   }, 1500);
 }
 

@@ -1,4 +1,5 @@
 /* conversations.js - the list of conversations: search, rename, delete, export, import. */
+import {isComposing} from './composer.js';
 import {$, button, make} from './dom.js';
 import * as store from './store.js';
 import {markdownOf, readConversation} from './tree.js';
@@ -27,7 +28,8 @@ function dayOf(time) {
 }
 
 export class Conversations {
-  /* current(): the one that is shown; open(id); begin(): a new one; say(text); canLeave() */
+  /* current(): the one that is shown; open(id); begin(): a new one; keep(conversation);
+   * isRunning(id), stop(id): its answer; say(text) */
   constructor(actions) {
     this.actions = actions;
     this.title = $('conversation-title');
@@ -66,14 +68,17 @@ export class Conversations {
       parts.push(this.entry(each));
     }
     if (found.length === 0)
-      parts.push(make('li', {className: 'hint'}, text ? 'Nothing is found.' : 'They are kept in this browser only.'));
+      parts.push(make('li', {className: 'hint'}, text ? 'Nothing is found.' : 'None yet. Conversations are kept in this browser only.'));
     $('list').replaceChildren(...parts);
-    this.title.textContent = this.actions.current().title || 'New conversation';
+    const {title} = this.actions.current();
+    this.title.textContent = title || 'New conversation';
+    document.title = title ? `${title} – quire` : 'quire';
     $('actions').hidden = this.actions.current().nodes.length === 0;
   }
 
   entry({id, title}) {
-    const one = button(title || 'Without a title', {className: 'entry'}, () => this.actions.open(id));
+    const one = button(title || 'Without a title', {className: 'entry', dir: 'auto'}, () => this.actions.open(id));
+    if (this.actions.isRunning(id)) one.append(make('span', {className: 'writing', role: 'img', 'aria-label': ': being answered'}));
     if (id === this.actions.current().id) one.setAttribute('aria-current', 'true');
     return make('li', {}, one);
   }
@@ -88,12 +93,13 @@ export class Conversations {
       isOver = true;
       if (isKept && field.value.trim()) conversation.title = field.value.trim();
       field.replaceWith(title);
-      await store.put(conversation);
-      await this.show();
+      await this.actions.keep(conversation);
       $('actions').querySelector('summary').focus();
     };
     field.addEventListener('keydown', (event) => {
-      if (event.key === 'Enter' || event.key === 'Escape') end(event.key === 'Enter');
+      if (isComposing(event) || event.key !== 'Enter' && event.key !== 'Escape') return;
+      event.preventDefault();
+      end(event.key === 'Enter');
     });
     field.addEventListener('blur', () => end(true));
     title.replaceWith(field);
@@ -102,13 +108,15 @@ export class Conversations {
   }
 
   askToDelete() {
-    $('delete-title').textContent = `Delete “${this.actions.current().title}”?`;
+    $('delete-title').textContent = `Delete “${this.actions.current().title || 'Without a title'}”?`;
     $('delete-ask').showModal();
   }
 
   async remove() {
     $('delete-ask').close();
-    await store.remove(this.actions.current().id);
+    const {id} = this.actions.current();
+    await store.remove(id);
+    this.actions.stop(id);
     this.actions.say('The conversation is deleted.');
     await this.actions.begin();
   }
@@ -120,7 +128,7 @@ export class Conversations {
       const told = JSON.parse(await file.text());
       const list = (told.conversations ?? []).map(readConversation).filter(Boolean);
       if (list.length === 0) throw new Error('none');
-      for (const conversation of list) await store.put(conversation);
+      for (const conversation of list) await this.actions.keep(conversation);
       this.actions.say(`${list.length} ${list.length === 1 ? 'conversation' : 'conversations'} imported.`, true);
       await this.actions.open(list[0].id);
     } catch {

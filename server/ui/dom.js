@@ -29,6 +29,9 @@ export const number = (x, digits = 0) => x.toLocaleString('en', {maximumFraction
 export const duration = (s) => s < 1 ? `${number(1000 * s)} ms` : `${number(s, 2)} s`;
 export const percent = (p) => p < 0.001 ? '< 0.1 %' : `${number(100 * p, 1)} %`;
 
+/* Tells whether the screen is touched: there a field that has the focus opens a keyboard. */
+export const isTouch = () => matchMedia('(pointer: coarse)').matches;
+
 /* The value of a custom property of the style, such as --accent. */
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 

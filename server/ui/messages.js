@@ -1,11 +1,12 @@
 /* messages.js - draws the messages of a conversation, with what can be done to each. */
 import {codeBlock, copy} from './code.js';
-import {$, button, duration, make, number, percent} from './dom.js';
+import {isComposing} from './composer.js';
+import {$, button, duration, isTouch, make, number, percent} from './dom.js';
 import {renderInto} from './markdown.js';
 import {childrenOf, choose, pathOf} from './tree.js';
 
 const NAMES = {user: 'You', tool: 'Result of a tool'};
-const ENDS = {length: 'ended at the most tokens', abort: 'ended by another request'};
+const ENDS = {length: 'ended at the longest answer', abort: 'ended by another request', stopped: 'stopped'};
 
 /* What is told under an answer. */
 function statsOf(node) {
@@ -13,10 +14,10 @@ function statsOf(node) {
   if (stats.model) parts.push(stats.model);
   if (stats.speed) parts.push(`${number(stats.speed, 1)} tokens/s`);
   if (stats.firstToken !== undefined) parts.push(`first token after ${duration(stats.firstToken)}`);
-  if (stats.tokens) parts.push(`${number(stats.tokens)} tokens`);
+  if (stats.tokens) parts.push(`${number(stats.tokens)} tokens written`);
   if (ENDS[stats.reason]) parts.push(ENDS[stats.reason]);
   const cached = usage?.prompt_tokens_details?.cached_tokens;
-  if (usage) parts.push(`prompt ${number(usage.prompt_tokens)}${cached ? `, ${number(cached)} of it cached` : ''}`);
+  if (usage) parts.push(`${number(usage.prompt_tokens)} read${cached ? `, ${number(cached)} of them cached` : ''}`);
   if (usage?.kv?.policy && usage.kv.policy !== 'full')
     parts.push(`${usage.kv.policy}: ${number(usage.kv.resident_tokens)} tokens in the cache`
       + (usage.kv.evicted_tokens ? `, ${number(usage.kv.evicted_tokens)} evicted` : ''));
@@ -44,10 +45,24 @@ function resultForm(node, actions) {
     actions.sendResults(node, fields.map((field, i) => ({call: node.calls[i].id, content: field.value})))));
 }
 
+/* A long text costs the page much, so it is there once it is asked for. */
 function fileBlock(file) {
-  return make('details', {className: 'fold file'},
-    make('summary', {}, `${file.name}, ${number(file.tokens)} tokens`),
-    make('pre', {tabIndex: 0, role: 'region', 'aria-label': `Text of ${file.name}`}, file.text));
+  const text = make('pre', {tabIndex: 0, role: 'region', 'aria-label': `Text of ${file.name}`, dir: 'auto'});
+  const fold = make('details', {className: 'fold file'},
+    make('summary', {}, `${file.name}, ${number(file.tokens)} tokens`), text);
+  fold.addEventListener('toggle', () => {
+    text.textContent = fold.open ? file.text : '';
+  });
+  return fold;
+}
+
+/* A text that may be higher than what shows it can be scrolled with the keyboard. */
+function showPlain(element, {content, role}) {
+  element.textContent = content;
+  if (content.length < 500 && content.split('\n').length < 12) return;
+  element.tabIndex = 0;
+  element.setAttribute('role', 'region');
+  element.setAttribute('aria-label', role === 'user' ? 'The question' : 'The result');
 }
 
 export class MessageList {
@@ -60,6 +75,7 @@ export class MessageList {
   show(conversation, running) {
     this.conversation = conversation;
     this.running = running;
+    this.root.classList.toggle('busy', Boolean(running)); /* hides what asks again */
     const path = pathOf(conversation), ids = new Set(path.map((node) => node.id));
     for (const [id, part] of this.parts) if (!ids.has(id)) this.drop(id, part);
     path.forEach((node, i) => {
@@ -80,8 +96,8 @@ export class MessageList {
   }
 
   make(node) {
-    const part = {content: make('div', {className: 'content'}), extra: make('div', {className: 'extra'}),
-      thought: make('div', {className: 'content'}), told: make('p', {className: 'stats'}),
+    const part = {content: make('div', {className: 'content', dir: 'auto'}), extra: make('div', {className: 'extra'}),
+      thought: make('div', {className: 'content', dir: 'auto'}), told: make('p', {className: 'stats'}),
       bar: make('div', {className: 'bar'}), error: make('div', {className: 'problem'})};
     part.fold = make('details', {className: 'fold thought', hidden: true}, make('summary', {}, 'Reasoning'), part.thought);
     part.article = make('article', {className: `message ${node.role}`, dataset: {id: node.id}},
@@ -96,24 +112,32 @@ export class MessageList {
     if (!part) return;
     part.article.classList.toggle('running', isRunning);
     part.article.setAttribute('aria-busy', String(isRunning));
-    if (node.role === 'assistant') renderInto(part.content, node.content, !isRunning);
-    else part.content.textContent = node.content;
-    part.fold.hidden = !node.reasoning;
-    if (node.reasoning) renderInto(part.thought, node.reasoning, !isRunning);
+    if (part.isEdited) return; /* what is being written there is not lost */
+    this.updateText(node, part, isRunning);
     part.told.textContent = statsOf(node);
     this.updateRest(node, part, isRunning, isLast);
   }
 
+  updateText(node, part, isRunning) {
+    const {shown} = part;
+    if (shown?.content === node.content && shown.reasoning === node.reasoning && shown.isRunning === isRunning) return;
+    part.shown = {content: node.content, reasoning: node.reasoning, isRunning};
+    if (node.role === 'assistant') renderInto(part.content, node.content, !isRunning);
+    else showPlain(part.content, node);
+    part.fold.hidden = !node.reasoning;
+    if (node.reasoning) renderInto(part.thought, node.reasoning, !isRunning);
+  }
+
   updateRest(node, part, isRunning, isLast) {
     const {actions} = this, {length: nCalls} = node.calls ?? [];
-    const state = `${isRunning} ${isLast} ${Boolean(this.running)} ${nCalls} ${node.error} ${this.siblings(node)}`;
+    const state = `${isRunning} ${isLast} ${nCalls} ${node.error} ${this.siblings(node)}`;
     if (part.drawn === state) return;
     part.drawn = state;
     const awaitsResults = isLast && nCalls > 0 && !isRunning && !node.error;
     part.extra.replaceChildren(...(node.calls ?? []).map(callBlock), ...awaitsResults ? [resultForm(node, actions)] : []);
     part.error.replaceChildren(...node.error && !isRunning
       ? [make('p', {}, node.error), button('Retry', {}, () => actions.retry(node)),
-        node.content ? button('Go on from here', {}, () => actions.goOn(node)) : null].filter(Boolean) : []);
+        node.content ? button('Continue this answer', {}, () => actions.goOn(node)) : null].filter(Boolean) : []);
     part.bar.replaceChildren(...isRunning ? [] : this.buttons(node, isLast));
   }
 
@@ -128,12 +152,11 @@ export class MessageList {
     const one = button('Copy', {className: 'small', 'aria-label': isUser ? 'Copy the question' : 'Copy the answer'},
       () => copy(node.content, one));
     all.push(one);
-    if (this.running) return all;
-    if (isUser) all.push(button('Edit', {className: 'small'}, () => this.edit(node)));
+    if (isUser) all.push(button('Edit', {className: 'small asks'}, () => this.edit(node)));
     if (node.role === 'assistant') {
-      if (!node.error) all.push(button('Retry', {className: 'small'}, () => actions.retry(node)));
-      if (!node.error && isLast && node.stats?.reason === 'length')
-        all.push(button('Go on', {className: 'small'}, () => actions.goOn(node)));
+      if (!node.error) all.push(button('Retry', {className: 'small asks'}, () => actions.retry(node)));
+      if (!node.error && isLast && node.content && ['length', 'stopped'].includes(node.stats?.reason))
+        all.push(button('Continue', {className: 'small asks'}, () => actions.goOn(node)));
       if (node.kept || node.whyNotKept)
         all.push(button('What the cache kept', {className: 'small'}, () => actions.showKept(node)));
     }
@@ -142,34 +165,35 @@ export class MessageList {
 
   switcher(node, versions) {
     const at = versions.indexOf(node);
-    const to = (step, text, name) => button(text, {className: 'small', disabled: !versions[at + step] || Boolean(this.running),
+    const to = (step, text, name) => button(text, {className: 'small', disabled: !versions[at + step],
       'aria-label': name}, () => {
       choose(this.conversation, versions[at + step]);
       this.actions.changed();
       this.root.querySelector(`[data-id="${versions[at + step].id}"] .versions button:not(:disabled)`)?.focus();
     });
-    return make('span', {className: 'versions', role: 'group', 'aria-label': 'Versions'},
+    return make('span', {className: 'versions asks', role: 'group', 'aria-label': 'Versions'},
       to(-1, '‹', 'Earlier version'), make('span', {}, `${at + 1} of ${versions.length}`), to(1, '›', 'Later version'));
   }
 
   edit(node) {
     const part = this.parts.get(node.id);
     const field = make('textarea', {value: node.content, rows: Math.min(12, node.content.split('\n').length + 1),
-      'aria-label': 'The question, edited'});
+      'aria-label': 'The question, edited', dir: 'auto'});
     const end = () => {
-      part.drawn = null;
+      Object.assign(part, {drawn: null, shown: null, isEdited: false});
       this.show(this.conversation, this.running);
+      part.bar.querySelector('button')?.focus();
     };
+    part.isEdited = true;
     const send = () => {
       end();
       if (field.value.trim() || node.files?.length) this.actions.edit(node, field.value.trim());
     };
     field.addEventListener('keydown', (event) => {
-      if (event.key === 'Escape') end();
-      else if (event.key === 'Enter' && !event.shiftKey && !event.isComposing) {
-        event.preventDefault();
-        send();
-      }
+      if (isComposing(event) || event.key !== 'Escape' && event.key !== 'Enter') return;
+      if (event.key === 'Enter' && (event.shiftKey || isTouch() && !event.ctrlKey)) return;
+      event.preventDefault();
+      (event.key === 'Escape' ? end : send)();
     });
     part.content.replaceChildren(field);
     part.bar.replaceChildren(button('Ask again', {className: 'main'}, send), button('Cancel', {}, end));

@@ -72,7 +72,7 @@ export class PolicyForm {
   choose(type, values = {}) {
     const policy = this.model.kv_policies.find((each) => each.type === type);
     this.policy.value = policy ? type : '';
-    this.note.textContent = policy ? NOTES[type] ?? '' : '';
+    this.note.textContent = NOTES[policy ? type : this.model.kv_policy.type] ?? '';
     const all = {...policy};
     delete all.type;
     delete all.layers;

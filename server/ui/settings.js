@@ -2,18 +2,21 @@
  *
  * A field that is empty sends nothing, so the model's own value counts, and an answer ends by itself. */
 import {setKey} from './api.js';
-import {$, option} from './dom.js';
+import {$, isTouch, option} from './dom.js';
 import {PolicyForm, PrefillForm} from './policies.js';
 
 const NUMBERS = ['temperature', 'top_p', 'max_tokens', 'seed'];
 const TEXTS = ['system', 'key', 'tools', 'reasoning_effort'];
 
-let kept = {};
-try {
-  kept = JSON.parse(localStorage.getItem('quire.settings')) ?? {};
-} catch {
-  /* There are none, or this browser keeps nothing. */
+function readKept() {
+  try {
+    return JSON.parse(localStorage.getItem('quire.settings')) ?? {};
+  } catch {
+    return {}; /* There are none, or this browser keeps nothing. */
+  }
 }
+
+let kept = readKept();
 
 const policies = new PolicyForm({policy: $('policy'), note: $('policy-note'), fields: $('policy-fields')});
 const prefills = new PrefillForm({prefill: $('prefill'), pattern: $('pattern'), fields: $('pattern-fields'),
@@ -23,6 +26,7 @@ let models = []; /* of /v1/models */
 setKey(() => $('key').value);
 
 export const model = () => models.find((each) => each.id === $('model').value) ?? models[0];
+/* The text that goes before each conversation. */
 export const system = () => $('system').value.trim();
 
 /* The KV policy that a request has: the one chosen, or else the server's own. */
@@ -75,6 +79,7 @@ function showSummary() {
 
 /* Takes the models that the server tells, and shows what was chosen the last time. */
 export function setModels(told) {
+  if (JSON.stringify(told) === JSON.stringify(models)) return; /* a field may be written in */
   const chosen = $('model').value || kept.model;
   models = told;
   $('model').replaceChildren(...told.map((each) => option(each.id, each.id)));
@@ -100,10 +105,38 @@ export function asked() {
   return body;
 }
 
-export function open(field = 'system') {
-  if ($('settings').open) return;
+/* On a touch screen a field that has the focus opens a keyboard. */
+function open() {
   $('settings').showModal();
-  $(field).focus();
+  $(isTouch() ? 'settings-close' : 'system').focus();
+}
+
+/* Asks for the API key that the server wants, or for another one. */
+export function askForKey() {
+  if ($('key-ask').open) return;
+  $('settings').close();
+  $('key-wrong').hidden = !$('key').value;
+  $('key-ask').showModal();
+  $('key-typed').value = '';
+  $('key-typed').focus();
+}
+
+function takeKey() {
+  const typed = $('key-typed').value.trim();
+  if (!typed) return;
+  $('key-ask').close();
+  $('key').value = typed;
+  $('key').dispatchEvent(new Event('change', {bubbles: true}));
+}
+
+/* A click beside a dialog closes it. */
+function closeBeside(dialog) {
+  dialog.addEventListener('pointerdown', (event) => {
+    if (event.target !== dialog) return;
+    const box = dialog.getBoundingClientRect();
+    const isInside = event.clientX >= box.left && event.clientX <= box.right && event.clientY >= box.top && event.clientY <= box.bottom;
+    if (!isInside) dialog.close();
+  });
 }
 
 /* onKey: called when another API key has been typed. */
@@ -122,7 +155,22 @@ export function listen(onKey, onModel) {
     onModel();
   });
   $('key').addEventListener('change', onKey);
-  $('settings-open').addEventListener('click', () => open());
+  $('key-form').addEventListener('submit', (event) => {
+    event.preventDefault();
+    takeKey();
+  });
+  $('key-cancel').addEventListener('click', () => $('key-ask').close());
+  /* Another tab's key is of the same server. */
+  addEventListener('storage', (event) => {
+    if (event.key !== 'quire.settings') return;
+    const {key} = readKept();
+    if (!key || key === $('key').value) return;
+    $('key').value = kept.key = key;
+    $('key-ask').close();
+    onKey();
+  });
+  document.querySelectorAll('dialog').forEach(closeBeside);
+  $('settings-open').addEventListener('click', open);
   $('settings-close').addEventListener('click', () => $('settings').close());
   $('settings-reset').addEventListener('click', () => {
     const key = $('key').value;

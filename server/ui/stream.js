@@ -78,7 +78,7 @@ export async function answer(body, node, {signal, onChange, onProgress}) {
 }
 
 const STATUS = {
-  401: () => 'The server asks for an API key that it knows. Type it in Settings, then retry.',
+  401: () => 'The server asks for an API key that it knows. Type it, then retry.',
   429: (text, again) => `The server has too much to do: ${text}.${again}`,
   503: (text, again) => `The server is not ready: ${text}.${again}`,
 };
@@ -91,5 +91,5 @@ export function wordsOf(error, hasText) {
   const text = error.message.replace(/\.$/, '');
   const again = error.retryAfter ? ` Retry in ${error.retryAfter} s.` : ' Retry in a moment.';
   if (STATUS[error.status]) return STATUS[error.status](text, again);
-  return `The server refuses this: ${text}.`;
+  return error.status >= 500 ? `The server failed: ${text}.` : `The server refuses this: ${text}.`;
 }

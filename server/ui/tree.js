@@ -46,6 +46,23 @@ export function add(conversation, parent, members) {
   return node;
 }
 
+/* Takes into a conversation what another tab has made of it: messages that it lacks, and later states of
+ * those that it has.  What is chosen here stays. */
+export function merge(conversation, other) {
+  const known = new Map(conversation.nodes.map((node) => [node.id, node]));
+  for (const node of other.nodes) {
+    const own = known.get(node.id);
+    if (!own) conversation.nodes.push(node);
+    else if ((node.changed ?? 0) > (own.changed ?? 0)) become(own, node);
+  }
+  conversation.chosen = {...other.chosen, ...conversation.chosen};
+}
+
+function become(node, other) {
+  for (const name of Object.keys(node)) delete node[name];
+  Object.assign(node, other);
+}
+
 function titleOf(node) {
   const text = (node.content || node.files?.[0]?.name || '').trim().replace(/\s+/g, ' ');
   return text.length > 60 ? `${text.slice(0, 59)}…` : text;

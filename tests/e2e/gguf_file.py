@@ -467,6 +467,10 @@ def add_tensors(out, directory, config, kind, n_guess, legacy, fuses):
 def add_tokenizer(out, directory, pre):
     """pre: None puts the whole tokenizer.json into a key."""
     text = (directory / "tokenizer.json").read_text()
+    config = directory / "tokenizer_config.json"
+    named = json.loads(config.read_text()) if config.exists() else {}
+    if "chat_template" in named:
+        out.key("tokenizer.chat_template", STRING, named["chat_template"])
     if pre is None:
         out.key("tokenizer.huggingface.json", STRING, text)
         return
@@ -474,7 +478,6 @@ def add_tokenizer(out, directory, pre):
     texts = {i: (token, 1) for token, i in content["model"]["vocab"].items()}
     texts |= {entry["id"]: (entry["content"], 3) for entry in content["added_tokens"]}
     ids = {entry["content"]: entry["id"] for entry in content["added_tokens"]}
-    named = json.loads((directory / "tokenizer_config.json").read_text())
     out.key("tokenizer.ggml.model", STRING, "gpt2")
     out.key("tokenizer.ggml.pre", STRING, pre)
     out.array("tokenizer.ggml.tokens", STRING,
@@ -486,8 +489,6 @@ def add_tokenizer(out, directory, pre):
     out.key("tokenizer.ggml.add_bos_token", BOOL, True)
     for name in ("bos", "eos"):
         out.key(f"tokenizer.ggml.{name}_token_id", U32, ids[named[f"{name}_token"]])
-    if "chat_template" in named:
-        out.key("tokenizer.chat_template", STRING, named["chat_template"])
 
 
 def kind_of(config):

@@ -25,7 +25,7 @@ BAD_FIELDS = [
     ("prompts-beyond-the-queue", {"prompt": ["a"] * 1500}, "prompt"),  # 429 would say: try again
     ("suffix", {"suffix": "the end"}, "suffix"),
     ("max-tokens-string", {"max_tokens": "5"}, "max_tokens"),
-    ("max-tokens-negative", {"max_tokens": -1}, "max_tokens"),
+    ("max-tokens-negative", {"max_tokens": -2}, "max_tokens"),
     ("max-tokens-float", {"max_tokens": 1.5}, "max_tokens"),
     ("max-tokens-bool", {"max_tokens": True}, "max_tokens"),
     ("max-tokens-enormous", {"max_tokens": 10**12}, "max_tokens"),

@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -39,7 +40,10 @@ def model_of(kind, tmp_path, tiny_model):
     if kind == "default":
         return MODEL
     if kind == "gguf":
-        return gguf_file.write_gguf(tiny_model, tmp_path / "m.gguf", kind="Q8_0")
+        folder = tmp_path / "with-template"
+        shutil.copytree(tiny_model, folder)
+        (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages[0].content }}"}))
+        return gguf_file.write_gguf(folder, tmp_path / "m.gguf", kind="Q8_0")
     return quantised.write_both(tmp_path, kind)[0]
 
 
@@ -54,6 +58,8 @@ def test_it_says_what_the_server_does(serve, tmp_path, tiny_model, kind):
     assert float(pool) * MIB / int(n_tokens) == pytest.approx(kv["token_bytes"], rel=0.01)
     ends = re.search(r"end tokens? (.*?); begin token (.*?); sampling.*; chat template: (.*)", logged)
     assert ends.groups() == (lines["end tokens"], lines["begin token"], lines["chat template"])
+    if kind == "gguf":
+        assert ends[3] == str(model)
     assert [int(n) for n in re.findall(r"(\d+) \"", ends[1])] == said["end_tokens"]
     if quantised_line := re.search(r"quantised weights: (.*)", logged):
         packed = [part for part in lines["weights"].split("; ") if not re.match(r"(BF16|F32|F16) in", part)]

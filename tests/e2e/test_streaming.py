@@ -126,7 +126,7 @@ def test_a_connection_serves_more_after_a_stream(server):
 
 
 def test_an_error_before_the_first_token_is_no_stream(server):
-    reply = server.post("/v1/completions", {"prompt": TALE, "stream": True, "max_tokens": -1})
+    reply = server.post("/v1/completions", {"prompt": TALE, "stream": True, "max_tokens": -2})
     assert reply.status == 400
     assert reply.headers["Content-Type"].startswith("application/json")
     assert reply.error["param"] == "max_tokens"

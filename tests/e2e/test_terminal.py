@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from server import BINARY, DEVICE, MODEL, PATIENCE
+from server import BINARY, DEVICE, MODEL, PATIENCE, free_port
 
 GREEDY = "--temperature", "0", "--max-tokens", "24", "--device", DEVICE
 # An answer that goes on until it is stopped.
@@ -60,6 +60,16 @@ def test_a_text_is_continued(server):
     assert shown.rstrip("\n") == json.loads(whole.body)["choices"][0]["text"].rstrip("\n")
 
 
+def test_a_text_goes_on_to_its_end(server):
+    """Of an own server; one at a URL says itself how long an answer is."""
+    given = "run", "--raw", "--temperature", "0", "--max-model-len", "128", "--device", DEVICE
+    shown, said = quire(*given, MODEL, "The river")
+    whole = json.loads(server.post("/v1/completions", {"prompt": "The river", "temperature": 0, "min_p": 0.1,
+                                                       "max_tokens": 120}).body)["choices"][0]
+    assert shown.startswith(whole["text"][:60]) and len(shown) > 200
+    assert ("cut off" in said) == (whole["finish_reason"] == "length")
+
+
 @pytest.mark.parametrize("arguments, status, words", [
     (["run", MODEL], 1, "there is no prompt"),
     (["run", "/nowhere", "x"], 1, "/nowhere: there is no such folder"),
@@ -71,6 +81,61 @@ def test_a_text_is_continued(server):
 ])
 def test_what_is_wrong_is_said(arguments, status, words):
     assert words in quire(*arguments, status=status)[1]
+
+
+@pytest.mark.parametrize("command", [["list"], ["version"], ["info", MODEL], ["health", "--port", "1"], ["doctor"]])
+def test_a_misspelt_variable_is_named(command, tmp_path):
+    env = {**os.environ, "QUIRE_MAX_NUM_SEQ": "1", "HF_HOME": str(tmp_path)}
+    done = subprocess.run([BINARY, *command], env=env, stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, timeout=60 * PATIENCE, check=False)
+    said = "the variable QUIRE_MAX_NUM_SEQ is no setting and is ignored: QUIRE_MAX_NUM_SEQS may be meant"
+    assert done.stderr.count(said) == 1
+    assert said not in done.stdout
+
+
+@pytest.mark.parametrize("command", ["serve", "run", "chat", "bench", "tune", "info", "quantize", "tokenize",
+                                     "pull", "list", "rm", "health", "doctor"])
+def test_each_command_has_a_help_of_its_own(command):
+    shown, said = quire(command, "--help")
+    assert shown.startswith(f"usage: quire {command}") and said == ""
+
+
+@pytest.mark.parametrize("given, meant", [("ls", "list"), ("show", "info"), ("start", "serve"), ("tokenise", "tokenize")])
+def test_a_command_of_another_program_is_explained(given, meant):
+    assert f"there is no command '{given}': {meant} may be meant" in quire(given, status=2)[1]
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&-", ">/dev/full"])
+def test_standard_descriptors_may_be_closed(closed, answer):
+    command = ["sh", "-c", f'exec "$0" "$@" {closed}', BINARY, "run", MODEL, QUESTION, *GREEDY]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          timeout=60 * PATIENCE, check=False)
+    if closed == "<&-":
+        assert (done.returncode, done.stdout) == (0, answer + "\n")
+    else:
+        assert done.returncode == 1 and done.stderr.startswith("quire: standard output: ")
+
+
+def test_a_server_needs_no_standard_descriptor():
+    port = free_port()
+    command = ["sh", "-c", 'exec "$0" "$@" <&- >&- 2>&-', BINARY, "serve", MODEL, "--port", str(port),
+               "--device", DEVICE, "--max-model-len", "1024"]
+    with subprocess.Popen(command) as child:
+        try:
+            deadline = time.monotonic() + 60 * PATIENCE
+            while subprocess.run([BINARY, "health", "--port", str(port)],
+                                 capture_output=True, check=False).returncode:
+                assert child.poll() is None and time.monotonic() < deadline
+                time.sleep(0.1)
+        finally:
+            child.terminate()
+        assert child.wait(60 * PATIENCE) == 0
+
+
+def test_help_of_a_command_is_asked_for_by_name():
+    assert quire("help", "run") == quire("run", "--help")
+    assert "there is no command 'nothing'" in quire("help", "nothing", status=2)[1]
+    assert "takes nothing" in quire("version", "x", status=2)[1]
 
 
 def test_a_refusal_is_said(server):

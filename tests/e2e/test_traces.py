@@ -84,7 +84,7 @@ def test_a_span_of_each_completion(collector, tmp_path):
                     "traceparent": f"00-{TRACE}-{PARENT}-01", "X-Request-Id": "r1"})
         server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "tell-tale"}],
                                              "max_tokens": 3})
-        server.post("/v1/completions", {"prompt": "tell-tale", "max_tokens": -1})
+        server.post("/v1/completions", {"prompt": "tell-tale", "max_tokens": -2})
         server.complete("tell-tale", max_tokens=1)
         server.post("/v1/completions", {"prompt": "not this", "max_tokens": 1},
                     headers={"traceparent": f"00-{TRACE}-{PARENT}-00"})

@@ -222,7 +222,7 @@ static const struct bad bad_members[] = {
     {"\"model\":1", "model", 400},
     {"\"suffix\":\"x\"", "suffix", 400},
     {"\"return_tokens_as_token_ids\":true", "return_tokens_as_token_ids", 400},
-    {"\"max_tokens\":-1", "max_tokens", 400},
+    {"\"max_tokens\":-2", "max_tokens", 400},
     {"\"max_tokens\":1.5", "max_tokens", 400},
     {"\"max_tokens\":9e9", "max_tokens", 400},
     {"\"seed\":0.5", "seed", 400},

@@ -9,6 +9,7 @@
 #include "engine/base/likeness.h"
 #include "engine/device/pages.h"
 #include "server/settings/foreign_options.h"
+#include "server/settings/foreign_table.h"
 #include "server/settings/model_names.h"
 #include "server/settings/option_hint.h"
 #include "server/settings/options.h"
@@ -21,7 +22,8 @@ static char *config_path;
 static int load(struct options *out, char **argv, char **environment, struct error *err) {
     int argc = 0;
     while (argv[argc]) argc++;
-    return options_load(out, argc, argv, environment, err);
+    return options_load(out, &(struct options_command){"serve", 1, NULL}, argc, argv, environment,
+                        err);
 }
 
 #define ARGS(...) ((char *[]){__VA_ARGS__ __VA_OPT__(, ) NULL})
@@ -220,7 +222,7 @@ TEST(a_misspelt_setting_is_named) {
         {"--hots=x", "--host"},
         {"--apikey", "--api-key"},
         {"--max-num-seq", "--max-num-seqs"},
-        {"--max_num_seqs", "--max-num-seqs"},
+        {"--max_num_seq", "--max-num-seqs"},
         {"--MaxNumSeqs", "--max-num-seqs"},
         {"--max-seqs", "--max-num-seqs"},
         {"--cache-memory", "--kv-cache-memory"},
@@ -243,6 +245,30 @@ TEST(a_misspelt_setting_is_named) {
         assert_int_equal(load(&o, ARGS(cases[i].flag, "1"), ARGS(), &err), ERR_INVALID);
         if (cases[i].meant ? !strstr(err.text, expected) : strstr(err.text, "meant") != NULL)
             fail_msg("%s: %s", cases[i].flag, err.text);
+    }
+}
+
+/* A command's own options come before the settings. */
+TEST(a_misspelt_option_of_a_command_is_named) {
+    static const struct option entries[] = {
+        {"max-tokens", OPTION_NUMBER, 0, 0, 9, "0", NULL, "help"}};
+    static const struct option_table own = {entries, 1};
+    const struct options_command command = {"run", 2, &own};
+    static const struct {
+        char *flag;
+        const char *text;
+    } cases[] = {{"--max-token", "--max-token is not an option: --max-tokens may be meant"},
+                 {"-max-tokens", "--max-tokens may be meant"},
+                 {"--max_tokns=1", "--max-tokens may be meant"},
+                 {"--prot", "--port may be meant"},
+                 {"--unheard-of", "see `quire run --help`"},
+                 {"-z", "see `quire run --help`"}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct options o;
+        struct error err = {0};
+        char *argv[] = {"/m", cases[i].flag}, *environment[] = {NULL};
+        assert_int_equal(options_load(&o, &command, 2, argv, environment, &err), ERR_INVALID);
+        if (!strstr(err.text, cases[i].text)) fail_msg("%s: %s", cases[i].flag, err.text);
     }
 }
 
@@ -473,12 +499,15 @@ TEST(examples_of_the_help_are_right) {
 
 /* What follows a spelling's dashes, without "no-", is no option of ours: it would not be found. */
 TEST(spellings_of_other_servers_are_of_one_thing) {
-    for (const struct foreign_option *one = foreign_options(); one->of; one++) {
-        for (size_t i = 0; i < 3 && one->spellings[i]; i++) {
-            const char *spelling = one->spellings[i], *name = spelling + strspn(spelling, "-");
-            assert_ptr_equal(foreign_option_find(spelling), one);
+    size_t n_spellings = 0;
+    for (const struct foreign_option *one = foreign_table; one->of; one++) {
+        char *words = strdup(one->spellings);
+        for (char *word = strtok(words, " "); word; word = strtok(NULL, " "), n_spellings++) {
+            const char *name = word + strspn(word, "-");
+            assert_ptr_equal(foreign_option_find(word), one);
             assert_null(option_find(options_table(), name, strlen(name)));
         }
+        free(words);
         const char *flag = one->flag;
         if (flag && strncmp(flag, "no-", 3) == 0) flag += 3;
         assert_true(!one->flag != !one->instead);
@@ -488,6 +517,63 @@ TEST(spellings_of_other_servers_are_of_one_thing) {
             assert_non_null(option_find(options_table(), at + 6, n));
         }
     }
+    assert_true(n_spellings > 300);
+}
+
+/* What is taken silently would be refused with another value, and what is translated is a value. */
+TEST(usual_options_and_values_of_other_servers_have_a_meaning) {
+    for (const struct usual_option *usual = usual_table; usual->spelling; usual++) {
+        const struct foreign_option *one = foreign_option_find(usual->spelling);
+        if (!one || one->flag) fail_msg("%s", usual->spelling);
+    }
+    for (const struct foreign_value *value = foreign_values; value->option; value++) {
+        const struct option *option =
+            option_find(options_table(), value->option, strlen(value->option));
+        struct options ours = {0}, theirs = {0};
+        struct error err = {0};
+        assert_non_null(option);
+        const struct option_source from = {value->option, &err};
+        if (option_set(&ours, option, value->ours, &from)) fail_msg("%s", err.text);
+        if (option_set(&theirs, option, value->theirs, &from)) fail_msg("%s", err.text);
+        assert_memory_equal(&ours, &theirs, sizeof(ours));
+    }
+}
+
+TEST(underscores_are_dashes) {
+    struct options o;
+    struct error err = {0};
+    assert_int_equal(load(&o,
+                          ARGS("--max_model_len", "99", "--no_enable_prefix_caching",
+                               "--kv_cache_memory=1G", "--max_seq_len=77", "--tp_size", "1"),
+                          ARGS(), NULL),
+                     0);
+    assert_int_equal(o.max_model_len, 77);
+    assert_int_equal(o.kv_cache_memory, 1 << 30);
+    assert_false(o.enable_prefix_caching);
+    options_fini(&o);
+    assert_int_equal(load(&o, ARGS("--max_modl_len", "99"), ARGS(), &err), ERR_INVALID);
+    assert_non_null(strstr(err.text, "--max_modl_len is not an option: --max-model-len may"));
+}
+
+TEST(a_list_goes_on_where_the_model_is_known) {
+    struct options o;
+    struct error err = {0};
+    assert_int_equal(load(&o, ARGS("/m", "--served-model-name", "a", "b"), ARGS(), NULL), 0);
+    assert_string_equal(o.served_model_name, "a,b");
+    assert_string_equal(o.model, "/m");
+    options_fini(&o);
+    assert_int_equal(load(&o, ARGS("-m", "/m", "--served-model-name", "a", "b", "c", "--port", "1"),
+                          ARGS(), NULL),
+                     0);
+    assert_string_equal(o.served_model_name, "a,b,c");
+    options_fini(&o);
+    assert_int_equal(load(&o, ARGS("--served-model-name", "a", "/m"), ARGS("QUIRE_MODEL=/n"), NULL),
+                     0);
+    assert_string_equal(o.served_model_name, "a");
+    assert_string_equal(o.model, "/m");
+    options_fini(&o);
+    assert_int_equal(load(&o, ARGS("/m", "--port", "1", "b"), ARGS(), &err), ERR_INVALID);
+    assert_non_null(strstr(err.text, "'b' is not expected here"));
 }
 
 TEST(options_of_other_servers_are_understood) {
@@ -538,7 +624,7 @@ TEST(options_of_other_servers_are_explained) {
         {{"-fa", "off"}, "-fa of llama.cpp is no option here: it is always on"},
         {{"--jinja=1"}, "--jinja of llama.cpp is no option here: it is always on"},
         {{"--pipeline-parallel-size=2"},
-         "--pipeline-parallel-size of vLLM and SGLang is no option"},
+         "--pipeline-parallel-size of several servers is no option"},
         {{"--quantization", "awq"}, "the model's files say in which format"},
         {{"-c", "many"}, "--max-model-len: 'many' is not a whole number"},
         {{"-c"}, "--max-model-len needs a value"},

@@ -95,7 +95,9 @@ static void start_replicas(struct running *r, uint16_t port, uint32_t n) {
     snprintf(text, sizeof(text), "%u", port);
     snprintf(number, sizeof(number), "%u", n);
     atomic_store(&breaks, NULL);
-    assert_int_equal(options_load(&r->options, COUNT(argv), argv, no_variables, &r->err), 0);
+    assert_int_equal(options_load(&r->options, &(struct options_command){"serve", 1, NULL},
+                                  COUNT(argv), argv, no_variables, &r->err),
+                     0);
     for (uint32_t i = 0; i < n; i++)
         assert_int_equal(cpu_backend_create(&r->backends[i], &(struct cpu_config){0}, &r->err), 0);
     r->ops = *r->backends[0]->ops;

@@ -41,13 +41,17 @@ class Browser:
         os.close(to_read)
         os.close(to_write)
         self.n_sent, self.rest, self.pages = 0, b"", {}
+        self.ask("Browser.getVersion", seconds=300)  # a machine that does much else starts it slowly
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         self.process.terminate()
-        self.process.wait(20)
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
         os.close(self.to)
         os.close(self.out)
 

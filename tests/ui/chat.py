@@ -65,3 +65,27 @@ def will_answer(page, *events):
 
 def answers_of(page):
     return page.evaluate("[...document.querySelectorAll('.assistant > .content')].map((e) => e.innerText)")
+
+
+def drop(page, name, data):
+    """A file dropped on the page."""
+    listed = ",".join(map(str, data))
+    page.evaluate(f"""{{ const data = new DataTransfer();
+        data.items.add(new File([new Uint8Array([{listed}])], {json.dumps(name)}));
+        document.body.dispatchEvent(new DragEvent('drop', {{dataTransfer: data, bubbles: true, cancelable: true}})); }}""")
+
+
+def pdf_of(text):
+    """A PDF of one page with one line."""
+    stream = f"BT /F1 18 Tf 40 100 Td ({text}) Tj ET".encode()
+    objects = [b"<</Type/Catalog/Pages 2 0 R>>", b"<</Type/Pages/Kids[3 0 R]/Count 1>>",
+               b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 300 200]/Contents 4 0 R/Resources<</Font<</F1 5 0 R>>>>>>",
+               b"<</Length %d>>stream\n%s\nendstream" % (len(stream), stream),
+               b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>"]
+    data, places = b"%PDF-1.4\n", []
+    for i, each in enumerate(objects):
+        places.append(len(data))
+        data += b"%d 0 obj%s endobj\n" % (i + 1, each)
+    table = b"".join(b"%010d 00000 n \n" % place for place in places)
+    return data + b"xref\n0 6\n0000000000 65535 f \n%strailer<</Size 6/Root 1 0 R>>\nstartxref\n%d\n%%%%EOF" % (
+        table, len(data))

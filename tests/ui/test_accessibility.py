@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from chat import COLOURED, STUB, ask, delta, end, open_chat, will_answer
+from chat import COLOURED, STUB, ask, delta, drop, end, open_chat, will_answer
 from server import ROOT
 
 AXE = next(pathlib.Path(os.environ.get("QUIRE_AXE", ROOT / "build/axe")).glob("**/axe.min.js"), None)
@@ -36,11 +36,26 @@ def test_axe_finds_nothing(browser, server, scheme, size):
     page.wait(COLOURED)
     assert violations(page) == []
     will_answer(page, delta(content="Some"), "cut")
-    ask(page, "Another")
+    drop(page, "notes.txt", b"A file. " * 40)
+    page.wait("document.querySelector('.chip')?.innerText.includes('tokens')")
     assert violations(page) == []
-    page.click("#settings-open")
+    ask(page, "A long line " * 400)
     assert violations(page) == []
-    page.click("#settings-close")
+    call = {"index": 0, "id": "a", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+    will_answer(page, delta(content="I add."), delta(tool_calls=[call]), end("tool_calls"))
+    ask(page, "A third")
+    page.evaluate("document.querySelectorAll('.fold, #actions').forEach((each) => each.open = true)")
+    page.click(".user .bar button:nth-child(2)")
+    assert violations(page) == []
+    page.evaluate("document.querySelector('#actions').open = false")
+    for dialog in ("settings", "key-ask", "delete-ask", "kept-dialog"):
+        page.evaluate(f"""document.querySelector('#{dialog}').showModal();
+            document.querySelectorAll('#{dialog} details').forEach((each) => each.open = true)""")
+        assert violations(page) == [], dialog
+        page.evaluate(f"document.querySelector('#{dialog}').close()")
+    if size == "phone":
+        page.click("#side-open")
+        assert violations(page) == []
     page.ask("Page.navigate", url="about:blank")
     page = browser.open(f"{server.url}/inspect", scheme=scheme, **SIZES[size])
     page.wait("document.querySelector('#policy').options.length > 1")

@@ -7,9 +7,8 @@ import time
 
 import pytest
 
-from chat import DONE, ask, open_chat
+from chat import DONE, ask, drop, open_chat
 from server import Server
-from test_chat import drop
 
 SCREENSHOTS = os.environ.get("QUIRE_UI_SCREENSHOTS")
 MODEL = os.environ.get("QUIRE_UI_MODEL")
@@ -89,7 +88,7 @@ def test_the_end_of_the_server(browser, tmp_path):
         assert not page.evaluate(DONE)
         one.process.kill()
         page.wait("document.querySelectorAll('.problem button').length > 0")
-        page.wait("document.querySelector('#state-text').textContent === 'no answer'")
+        page.wait("document.querySelector('#state-text').textContent === 'server not reached'")
         shoot(page, "killed")
         page.ask("Page.navigate", url="about:blank")
     finally:

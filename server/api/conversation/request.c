@@ -217,10 +217,10 @@ static int read_web_search(struct request_reading *r, const struct request_field
 static const struct request_field fields[] = {
     {"messages", "object[+]", read_messages, 0, 0, 0,
      "The conversation: role and content of each message."},
-    {"max_tokens", "integer", request_read_max_tokens, AT(max_tokens), 0, INT32_MAX,
-     "The older name of max_completion_tokens."},
-    {"max_completion_tokens", "integer", request_read_max_tokens, AT(max_tokens), 0, INT32_MAX,
-     "Most tokens of an answer."},
+    {"max_tokens", "integer", request_read_max_tokens, AT(max_tokens), REQUEST_ALL_TOKENS,
+     INT32_MAX, "The older name of max_completion_tokens."},
+    {"max_completion_tokens", "integer", request_read_max_tokens, AT(max_tokens),
+     REQUEST_ALL_TOKENS, INT32_MAX, "Most tokens of an answer."},
     {"logprobs", "boolean", read_logprobs, 0, 0, 0, "Log-probabilities of each token."},
     {"top_logprobs", "integer", read_top_logprobs, AT(params.n_logprobs), 0, SAMPLE_MAX_TOP,
      "And of so many best ones."},
@@ -378,9 +378,9 @@ static int allow_thought(struct request_reading *r, const struct chat_template *
     return rc;
 }
 
-/* Notes which arguments are strings, where the format does not tell. */
+/* Notes the tools' names, and which of their arguments are strings. */
 static int note_strings(struct chat_reading *chat, struct api_error *err) {
-    if (!chat->format || !chat->format->elements) return 0;
+    if (!chat->format) return 0;
     chat->strings = tool_strings_create(chat->tools);
     return chat->strings ? 0 : api_error_no_memory(err);
 }

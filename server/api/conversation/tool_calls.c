@@ -1,6 +1,7 @@
 /* tool_calls.c - see tool_calls.h. */
 #include "server/api/conversation/tool_calls.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,12 +49,14 @@ void tool_split_fini(struct tool_split *split) {
     buffer_fini(&split->held);
 }
 
-/* Reads the calls in the first n held bytes.  Calls beyond those that are wanted are read and
+typedef bool (*call_reader)(struct tool_split *split, const char *text, size_t n);
+
+/* Reads the calls in a part of what is held.  Calls beyond those that are wanted are read and
  * dropped. */
-static bool read_held(struct tool_split *split, size_t n, const struct buffer *answer) {
+static bool read_calls(struct tool_split *split, struct piece text, call_reader read,
+                       const struct buffer *answer) {
     const uint32_t n_before = split->n_calls;
-    const struct piece text = {split->held.data ? split->held.data : "", n};
-    const bool is_call = trimmed(text).n > 0 && split->format->read(split, text.at, text.n);
+    const bool is_call = trimmed(text).n > 0 && read(split, text.at, text.n);
     for (uint32_t i = n_before; i < split->n_calls; i++) {
         split->calls[i].at = answer->length;
         split->failed |= split->calls[i].name.failed || split->calls[i].arguments.failed;
@@ -64,12 +67,19 @@ static bool read_held(struct tool_split *split, size_t n, const struct buffer *a
     return is_call;
 }
 
+/* Reads those in the first n held bytes. */
+static bool read_held(struct tool_split *split, size_t n, const struct buffer *answer) {
+    const struct piece text = {split->held.data ? split->held.data : "", n};
+    return read_calls(split, text, split->format->read, answer);
+}
+
 /* Drops the first n held bytes. */
 static void drop_held(struct tool_split *split, size_t n) {
     memmove(split->held.data, split->held.data + n, split->held.length - n);
     split->held.length -= n;
     split->held.data[split->held.length] = 0;
     split->n_seen = 0;
+    split->bare = (struct tool_bare){0};
 }
 
 /* Appends text without the bytes that stand for marks (channels.h). */
@@ -101,10 +111,50 @@ static size_t partial(const struct buffer *held, const char *mark) {
     return n;
 }
 
+static struct piece held_of(const struct tool_split *split) {
+    return (struct piece){split->held.data, split->held.length};
+}
+
+/* Drops what closes a call without marks.  Returns false if it may come yet. */
+static bool drop_closing(struct tool_split *split) {
+    const struct piece held = held_of(split), text = skip_space(held);
+    const char *closing = split->closing;
+    if (!closing) return true;
+    const size_t n = strlen(closing);
+    if (text.n <= n && memcmp(text.at, closing, text.n) == 0) return false;
+    split->closing = NULL;
+    /* A fence with a language opens another call. */
+    if (begins(text, closing) && !isalpha((unsigned char)text.at[n]))
+        drop_held(split, (size_t)(text.at - held.at) + n);
+    return true;
+}
+
+/* Looks for a call without marks where one may be. */
+static enum tool_beginning look_for_bare(struct tool_split *split, const struct buffer *answer) {
+    size_t n = 0;
+    if (!split->strings || (split->has_text && !split->follows_call)) return TOOL_BEGINS_NOT;
+    if (!drop_closing(split)) return TOOL_MAY_BEGIN;
+    struct tool_bare *bare = &split->bare;
+    const struct piece held = held_of(split);
+    enum tool_beginning is = tool_bare_look(bare, split->format, split->strings, held, &n);
+    if (is == TOOL_BEGINS) {
+        const struct piece call = {held.at + bare->n_skipped, n - bare->n_skipped};
+        split->closing = tool_bare_closing(bare, split->format);
+        if (!read_calls(split, call, tool_bare_read, answer)) is = TOOL_BEGINS_NOT;
+    }
+    if (is == TOOL_BEGINS) drop_held(split, n);
+    if (is == TOOL_BEGINS_NOT) split->closing = NULL;
+    split->follows_call |= is == TOOL_BEGINS;
+    split->has_text |= is == TOOL_BEGINS_NOT;
+    return is;
+}
+
 /* Looks for the beginning of calls.  Returns whether to go on. */
 static bool look_for_begin(struct tool_split *split, struct buffer *answer) {
+    const enum tool_beginning bare = look_for_bare(split, answer);
+    if (bare != TOOL_BEGINS_NOT) return bare == TOOL_BEGINS;
     const char *mark = split->format->begin;
-    const struct piece held = {split->held.data, split->held.length};
+    const struct piece held = held_of(split);
     const char *at = find(held, mark);
     if (!at) {
         const size_t kept = partial(&split->held, mark);
@@ -129,7 +179,7 @@ static void give_up(struct tool_split *split, struct buffer *answer) {
 static bool look_for_end(struct tool_split *split, struct buffer *answer) {
     const char *mark = split->format->end;
     if (!mark) return false;
-    const struct piece held = {split->held.data, split->held.length};
+    const struct piece held = held_of(split);
     const char *at = find(behind(held, held.at + split->n_seen), mark);
     if (!at) {
         const size_t length = strlen(mark);
@@ -189,13 +239,20 @@ static bool may_be_calls(const struct tool_split *split) {
 static bool is_cut_mark(const struct tool_split *split, const char *cut) {
     const char *mark = split->format->begin;
     const size_t n = split->held.length;
-    if (!*mark || n == 0) return false;
+    if (n == 0 || strncmp(mark, split->held.data, n) != 0) return false;
     return *cut ? strncmp(cut, mark + n, strlen(mark + n)) == 0 : n > 1 || split->must_call;
 }
 
 /* Tells whether what is held has been cut off in a call, or in the mark before one. */
 static bool is_cut_call(const struct tool_split *split, const char *cut) {
+    if (split->bare.is_named) return true;
     return split->is_inside ? may_be_calls(split) : is_cut_mark(split, cut);
+}
+
+/* Tells whether what is held closes a call without marks. */
+static bool is_closing(const struct tool_split *split) {
+    const struct piece text = trimmed(held_of(split));
+    return split->closing && text.n == strlen(split->closing) && begins(text, split->closing);
 }
 
 /* Reads what is held at the text's end.  Calls of a format whose first word may be a call already
@@ -210,7 +267,7 @@ static bool read_rest(struct tool_split *split, const struct buffer *answer, con
 /* Reads what is held as calls, or gives it back with the mark before it. */
 void tool_split_end(struct tool_split *split, struct buffer *answer, const char *cut) {
     if (!split->format || split->failed || !split->held.data) return;
-    if (read_rest(split, answer, cut) || (cut && is_cut_call(split, cut))) {
+    if (is_closing(split) || read_rest(split, answer, cut) || (cut && is_cut_call(split, cut))) {
         buffer_clear(&split->held);
         split->is_inside = false;
         return;

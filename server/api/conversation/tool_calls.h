@@ -17,6 +17,7 @@
 #include <stdint.h>
 #include <jansson.h>
 
+#include "server/api/conversation/tool_bare.h"
 #include "server/api/conversation/tool_formats.h"
 #include "server/api/conversation/tool_piece.h"
 #include "server/json/buffer.h"
@@ -32,12 +33,17 @@ struct tool_call {
 /* Zero-initialise but for the format; NULL: all text is answer. */
 struct tool_split {
     const struct tool_format *format;
-    const json_t *strings; /* of the tools (tool_strings.h), borrowed; NULL: nothing is known */
+    const json_t *strings; /* of the tools (tool_strings.h), borrowed; NULL: nothing is known, and
+                              calls need their marks */
     uint32_t max_calls;
-    bool must_call;     /* nothing but calls can come */
-    bool is_inside;     /* behind `begin` */
-    bool is_answer;     /* no call can come any more */
-    bool follows_call;  /* nothing but white space has come since the last call */
+    bool must_call;    /* nothing but calls can come */
+    bool is_inside;    /* behind `begin` */
+    bool is_answer;    /* no call can come any more */
+    bool follows_call; /* nothing but white space has come since the last call */
+    bool has_text;     /* something else has come, or comes now */
+    struct tool_bare bare;
+    const char
+        *closing;       /* of the call before, without marks; NULL: it has come, or there is none */
     struct buffer held; /* what may be a mark, or is a call so far */
     size_t n_seen;      /* bytes of `held` that have been searched for `end` */
     uint32_t n_misses;  /* ends so far that were part of an argument */

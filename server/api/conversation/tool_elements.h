@@ -15,10 +15,12 @@
 
 struct error;
 
-/* The marks around a key and a value. */
+/* The marks around a key and a value, and those of the element that a call is: the name stands
+ * between call_begin and key_end.  call_begin NULL: it is none. */
 struct tool_elements {
     const char *key_begin, *key_end, *value_begin, *value_end;
     bool on_lines; /* a value stands on lines of its own */
+    const char *call_begin, *call_end;
 };
 
 /* Writes the format (engine/grammar/grammar.h) of a tool's arguments.  `schema` is what

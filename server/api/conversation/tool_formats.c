@@ -435,12 +435,13 @@ static const struct tool_writing message = {.before_name = "<|channel|>commentar
                                             .text = "<|channel|>final<|message|>",
                                             .is_message = true};
 
-static const struct tool_elements parameters = {"<parameter=", ">", "", "</parameter>", true};
-static const struct tool_elements arguments = {"<arg_key>", "</arg_key>", "<arg_value>",
-                                               "</arg_value>", false};
+static const struct tool_elements parameters = {
+    "<parameter=", ">", "", "</parameter>", true, "<function=", "</function>"};
+static const struct tool_elements arguments = {
+    "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", false, NULL, NULL};
 
-static const struct tool_elements named_parameters = {"<parameter name=\"", "\">", "",
-                                                      "</parameter>", false};
+static const struct tool_elements named_parameters = {
+    "<parameter name=\"", "\">", "", "</parameter>", false, "<invoke name=\"", "</invoke>"};
 
 /* The more telling signs come first; that of GLM-4 says "write the arguments as JSON". */
 static const struct tool_format formats[] = {

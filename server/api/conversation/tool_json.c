@@ -7,6 +7,8 @@
 #include "server/api/conversation/arguments.h"
 #include "server/api/conversation/tool_calls.h"
 
+static const char *const argument_names[] = {"arguments", "parameters"};
+
 /* ---- JSON that has been parsed before, so that it is legal ---- */
 
 /* Returns the value that the piece begins with. */
@@ -70,16 +72,24 @@ static bool add_arguments(struct tool_call *call, struct piece object, const cha
     return arguments_mend(&call->arguments);
 }
 
+bool tool_json_has_arguments(struct piece object) {
+    struct json_oddities odd = {0};
+    json_t *root = parse_object(object, &odd);
+    bool has = false;
+    for (size_t i = 0; i < 2; i++) has |= json_is_object(json_object_get(root, argument_names[i]));
+    json_decref(root);
+    return has;
+}
+
 bool tool_json_read(struct tool_split *split, struct piece text) {
-    static const char *const names[] = {"arguments", "parameters"}, *const own_names[] = {
-                                                                        "name", "tool_name"};
+    static const char *const own_names[] = {"name", "tool_name"};
     struct json_oddities odd = {0};
     json_t *root = text.n > 0 && text.at[0] == '{' ? parse_object(text, &odd) : NULL;
     const json_t *name = NULL, *arguments = NULL;
     const char *member = NULL;
     for (size_t i = 0; i < 2 && !name; i++) name = json_object_get(root, own_names[i]);
     for (size_t i = 0; i < 2 && !arguments; i++)
-        arguments = json_object_get(root, member = names[i]);
+        arguments = json_object_get(root, member = argument_names[i]);
     const bool is_call =
         json_is_string(name) && (!arguments || json_is_null(arguments) ||
                                  json_is_object(arguments) || json_is_string(arguments));

@@ -15,6 +15,8 @@ struct tool_split;
 
 /* Tells whether a text is one JSON value. */
 bool tool_json_is_value(struct piece text);
+/* Tells whether an object, which may be no legal JSON, has the member of a call's arguments. */
+bool tool_json_has_arguments(struct piece object);
 /* Adds the call that an object is, all of the text.  Returns false if it is none: then none has
  * been added. */
 bool tool_json_read(struct tool_split *split, struct piece text);
