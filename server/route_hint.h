@@ -14,5 +14,7 @@ struct route;
 
 /* Returns the route's path as it is written for people, or NULL where none is likely. */
 const char *route_hint(const struct route *routes, size_t n, const char *path);
+/* Returns what a path of another server is for, if quire has nothing of the kind: "embeddings". */
+const char *route_absent(const char *path);
 
 #endif

@@ -246,7 +246,12 @@ static const char *base_url_of(const char *path) {
 /* Refuses a path without a route, and names the one that is likely meant. */
 static int refuse_path(struct http_exchange *exchange, struct api_error *err) {
     const char *path = http_path(exchange);
-    const char *meant = route_hint(routes, N_ROUTES, path);
+    const char *what = route_absent(path),
+               *meant = what ? NULL : route_hint(routes, N_ROUTES, path);
+    if (what)
+        return api_error_set(err, 404, "not_found", NULL,
+                             "%.200s does not exist: quire has no %s; /openapi.json has the routes",
+                             path, what);
     if (meant)
         return api_error_set(err, 404, "not_found", NULL,
                              "%.200s does not exist: %s may be meant%s", path, meant,

@@ -91,7 +91,8 @@ int request_read_model(struct request_reading *r, const struct request_field *fi
     if (name && r->request) r->request->model = name;
     if (name) return 0;
     return api_error_set(r->err, 404, "model_not_found", field->name,
-                         "the model '%.200s' does not exist", text);
+                         "the model '%.200s' does not exist: '%.200s' is served", text,
+                         r->limits->models->names[0]);
 }
 
 /* Tells whether a value asks for nothing. */

@@ -113,7 +113,9 @@ def test_a_model_is_found_behind_too_many_slashes(server):
     ("/models/quire-31m", "/v1/models/{id}"), ("/v1/tokenize", "/tokenize"),
     ("/v1/health", "/health"), ("/healthz", "/health"), ("/metric", "/metrics"),
     ("/v1/requests/x/cancle", None), ("/v1", None), ("/api/show", None), ("/a", None),
-    ("/" + 2000 * "v1/", None), ("/v1/embeddings", None)])
+    ("/" + 2000 * "v1/", None),
+    ("/api/chat", "/v1/chat/completions"), ("/generate", "/v1/completions"), ("/api/tags", "/v1/models"),
+    ("/slots", "/state")])
 def test_a_path_without_a_route_names_the_one_that_is_meant(server, path, meant):
     reply = server.post(path, {"messages": [{"role": "user", "content": "x"}]})
     assert reply.status == 404 and reply.error["code"] == "not_found"
@@ -125,6 +127,15 @@ def test_a_path_without_a_route_names_the_one_that_is_meant(server, path, meant)
                                       " does not exist: /openapi.json has the routes")
         if meant and meant.startswith("/v1/"):
             assert ("without" if "messages" in meant else "OpenAI") in said.split(";")[1]
+
+
+@pytest.mark.parametrize("path, what", [
+    ("/v1/embeddings", "embeddings"), ("/api/embed", "embeddings"), ("/rerank", "rankings"),
+    ("/v1/audio/transcriptions", "speech"), ("/v1/batches", "batches"), ("/infill", "filling in the middle")])
+def test_a_path_for_what_is_not_there_says_so(server, path, what):
+    reply = server.post(path, {})
+    assert reply.status == 404 and reply.error["code"] == "not_found"
+    assert f"quire has no {what}; " in reply.error["message"]
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/messages",
