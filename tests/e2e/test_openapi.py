@@ -162,7 +162,7 @@ def test_every_member_that_is_read_is_described():
     assert readers == {"server/api/request_fields.c",            # the one that reads tables
                        "server/api/responses/request.c",         # repeats members in the answer
                        "server/api/conversation/conversation.c",  # these two read what a model wrote
-                       "server/api/conversation/tool_formats.c"}
+                       "server/api/conversation/tool_json.c"}
 
 
 def test_the_documents_name_every_member(described):
