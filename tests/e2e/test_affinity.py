@@ -309,4 +309,4 @@ def test_any_body_is_passed_on_soon(router, body):
     ask = asker(router)
     begun = time.monotonic()
     assert len({ask("/v1/completions", body) for _ in range(3)}) == 1
-    assert time.monotonic() - begun < 6 * PATIENCE
+    assert time.monotonic() - begun < 30 * PATIENCE

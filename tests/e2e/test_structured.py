@@ -299,7 +299,7 @@ def test_costly_forms_hold_nothing_and_end_with_the_server(grammars, serve):
     assert not statuses
     began = time.monotonic()
     assert server.stop() == 0
-    assert time.monotonic() - began < 3 * PATIENCE
+    assert time.monotonic() - began < 15 * PATIENCE
     for client in clients:
         client.join()
     assert statuses == [503] * 4
