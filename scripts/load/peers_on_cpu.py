@@ -36,12 +36,13 @@ def rows_of(command, timeout):
 
 
 def quire_rates(binary, model, options):
-    """Decode and prefill in tokens/s.  Decode is behind 16 tokens, which are prefilled, too."""
+    """Decode and prefill in tokens/s.  Decode is behind 16 tokens, which are prefilled, too.  None where
+    quire says that it measured nothing."""
     rows = rows_of([binary, "bench", model, "--device", "cpu", "--threads", str(options.threads),
                     "--prompts", f"16,{options.prompt}" if options.prompt else "16", "--batches", "1", "--generate",
                     str(options.generate), "--runs", "1"], options.timeout)
     rates = {(row["phase"], row["prompt_tokens"]): float(row["tokens_per_s"]) for row in rows}
-    return rates["decode", "16"], rates["prefill", str(options.prompt or 16)]
+    return rates.get(("decode", "16")), rates.get(("prefill", str(options.prompt)))
 
 
 def peer_rates(command, model, options):
@@ -100,7 +101,8 @@ def main():
         for model in options.models:
             for name, rates_of in programs:
                 for kind, rate in zip(KINDS, rates_of(model)):
-                    runs.setdefault((model, kind, name), []).append(rate)
+                    if rate is not None:
+                        runs.setdefault((model, kind, name), []).append(rate)
     print_table(runs, options, [name for name, _ in programs])
     if options.csv:
         with open(options.csv, "w", newline="") as file:
