@@ -8,6 +8,7 @@
 #define SGLANG "SGLang"
 #define TRT "TensorRT-LLM"
 #define TGI "TGI"
+#define OLLAMA "Ollama"
 #define BOTH "vLLM and SGLang"
 #define ALL "several servers"
 
@@ -365,6 +366,13 @@ const struct foreign_option foreign_table[] = {
     {"--prefix-caching", TGI, "enable-prefix-caching", NULL},
     {"--otlp-service-name --watermark-* --ngrok* --env --usage-stats --graceful-termination-*", TGI,
      NULL, NOT_THERE},
+
+    /* Ollama's run */
+    {"--keepalive", OLLAMA, NULL, ONE_MODEL},
+    {"--think --hidethinking", OLLAMA, NULL,
+     "requests say it: enable_thinking; see --default-chat-template-kwargs for those that do not"},
+    {"--format", OLLAMA, NULL, "requests have response_format"},
+    {"--nowordwrap --insecure --dimensions --truncate", OLLAMA, NULL, NOT_THERE},
     {NULL, NULL, NULL, NULL},
 };
 
