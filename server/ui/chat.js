@@ -222,7 +222,7 @@ async function run(node, more = {}) {
     await answer({...body, messages: messagesOf(path, node.system)}, node, {signal: controller.signal,
       onProgress: (told) => isShown() && showProgress(told),
       onChange: () => {
-        if (isShown()) $('progress').hidden = true;
+        if (isShown() && node.stats.tokens) $('progress').hidden = true;
         draw();
         keepPart();
       }});

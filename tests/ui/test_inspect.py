@@ -192,7 +192,7 @@ def test_the_keyboard_is_enough(page):
     for _ in range(12):
         page.press("Tab")
         order.append(page.focused())
-    assert order[0] == "A" and order[1] == "key"  # the way past the live view
+    assert order[:4] == ["A", "A", "A", "key"]  # the way past the live view, and the other pages
     assert order.index("prompt") < order.index("go")
     page.evaluate("document.querySelector('#prompt').focus();"
                   "document.querySelector('#prompt').select()")

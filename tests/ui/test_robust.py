@@ -42,8 +42,9 @@ def test_two_tabs_write_one_conversation(page, browser, server):
     other.wait("[...document.querySelectorAll('.stats')].at(-1).innerText.includes('stopped')")
     assert answers_of(other) == ["One.", "A beginning"]
     ask(other, "Third, of the other tab")
-    page.wait(f"document.querySelectorAll('.message').length === 6 && {DONE}")
-    assert answers_of(page) == answers_of(other)
+    answer = answers_of(other)[-1]
+    page.wait(f"[...document.querySelectorAll('.assistant > .content')].at(-1).innerText === {json.dumps(answer)}")
+    assert answers_of(page) == answers_of(other) and len(answers_of(page)) == 3
     page.click("#actions summary")
     page.click("#delete")
     page.click("#delete-yes")
@@ -92,9 +93,18 @@ def test_a_page_that_is_closed_in_an_answer(page):
     assert page.evaluate(DRAFT) == "A draft"
 
 
+def limit_space(page, server, is_full, **limit):
+    """Chromium notices another limit after a while."""
+    page.ask("Storage.overrideQuotaForOrigin", origin=server.url, **limit)
+    page.wait("""(async () => { const store = await import('/ui/store.js'), {newConversation} = await import('/ui/tree.js');
+        const one = newConversation(), isFull = await store.put(one).then(() => false, () => true);
+        await store.remove(one.id).catch(() => 0);
+        return isFull === %s; })()""" % str(is_full).lower())
+
+
 def test_no_space_is_left(page, server):
     """What does not fit is told, and lasts as long as the page."""
-    page.ask("Storage.overrideQuotaForOrigin", origin=server.url, quotaSize=1)
+    limit_space(page, server, True, quotaSize=1)
     will_answer(page, delta(content="An answer"), end())
     ask(page, "Much")
     page.wait("document.querySelector('#notice').innerText.startsWith('This browser has no space left')")
@@ -103,8 +113,7 @@ def test_no_space_is_left(page, server):
     page.click(".entry")
     page.wait("document.querySelectorAll('.message').length === 2")
     assert answers_of(page) == ["An answer"]
-    page.ask("Storage.overrideQuotaForOrigin", origin=server.url)
-    page.faults.clear()
+    limit_space(page, server, False)
 
 
 FORBID = """for (const name of ['indexedDB', 'localStorage', 'sessionStorage'])
@@ -335,6 +344,43 @@ def test_several_names_of_a_model(browser, tmp_path):
         ask(page, "Hello")
         assert page.text(".assistant .stats").startswith("small · ")
         forget(page)
+
+
+def test_how_much_of_a_prompt_is_read(page):
+    """Is shown until the first token."""
+    told = {"choices": [], "prompt_progress": {"total": 20000, "processed": 5000}}
+    will_answer(page, told, "no end")
+    page.click("#message")
+    page.type("A long text")
+    page.click("#send")
+    page.wait("document.querySelector('#progress-text').textContent === 'reads 5,000 of 20,000 tokens'")
+    page.evaluate("new Promise((resolve) => setTimeout(resolve, 300))")
+    assert not page.evaluate("document.querySelector('#progress').hidden")
+    page.click("#stop")
+    page.wait(DONE)
+    will_answer(page, told, {**delta(content="So."), "usage": {"completion_tokens": 1, "prompt_tokens": 9}}, "no end")
+    page.click(".assistant .problem button")
+    page.wait("document.querySelector('.assistant > .content').innerText === 'So.'")
+    page.wait("document.querySelector('#progress').hidden")
+    page.click("#stop")
+    page.wait(DONE)
+
+
+def test_without_libraries(page):
+    """Answers are plain text, and a PDF is refused with a sentence."""
+    page.ask("Network.setBlockedURLs", urls=["*/ui/lib/*"])
+    page.ask("Network.setCacheDisabled", cacheDisabled=True)
+    page.ask("Page.reload")
+    page.wait(READY)
+    page.evaluate(STUB)
+    text = "A **bold** line\n\n```python\nx = 1\n```\n<b>not bold</b>"
+    will_answer(page, delta(content=text), end())
+    ask(page, "Tell")
+    assert page.evaluate("document.querySelector('.assistant > .content').textContent") == text
+    assert page.evaluate("document.querySelectorAll('.assistant > .content strong, .assistant > .content b').length") == 0
+    drop(page, "letter.pdf", pdf_of("A letter"))
+    page.wait("document.querySelector('#composer-problem').innerText.includes('built without pdf.js')")
+    page.faults.clear()  # Chromium tells of what is blocked
 
 
 # ---- a phone ----
