@@ -201,6 +201,8 @@ def test_a_server_that_dies_in_an_answer(browser, tmp_path):
         page.wait("document.querySelectorAll('.problem button').length > 0")
         assert "ended in the middle" in page.text(".problem p")
         assert len(answers_of(page)[0]) > 40
+        assert page.evaluate("""['#settings-open', '#state'].every((each) => {
+            const e = document.querySelector(each); return e.scrollWidth <= e.clientWidth; })""")  # nothing is squeezed
         page.wait("document.querySelector('#state-text').textContent === 'server not reached'")
         page.click(".problem button")
         page.wait("[...document.querySelectorAll('.problem p')].some((e) => e.innerText.includes('does not answer'))")
