@@ -322,8 +322,9 @@ def test_another_model_after_a_restart(browser, tmp_path):
     with Server(tmp_path, "--served-model-name", "first") as one:
         page = open_chat(browser, one)
         ask(page, "Hello")
-    with Server(tmp_path, "--served-model-name", "second", "--port", str(one.port)) as other:
+    with Server(tmp_path, "--served-model-name", "second", "--port", str(one.port), wait=False) as other:
         other.port = one.port
+        other.wait_ready()
         ask(page, "Hello again")
         assert page.text(".problem p") == "The server has no model first now. Retry asks second."
         page.click(".problem button")
