@@ -7,6 +7,7 @@
 #include "engine/engine.h"
 #include "engine/model/model.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "server/api/conversation/tool_formats.h"
 #include "server/json/buffer.h"
 #include "server/model_load.h"
 #include "server/settings/log.h"
@@ -61,6 +62,8 @@ void model_summary_template(struct buffer *out, const struct chat_template *chat
     buffer_puts(out, chat->source ? chat->source : "none: /v1/chat/completions is refused");
     if (chat->plain && chat->with_tools) buffer_puts(out, ", with one of its own for tools");
     else if (chat->with_tools) buffer_puts(out, ", for requests with tools only");
+    const struct tool_format *calls = chat->tool_text ? tool_format_of(chat->tool_text) : NULL;
+    if (calls) buffer_printf(out, "; tool calls as %s", calls->name);
 }
 
 /* Begins the next part of a list. */
