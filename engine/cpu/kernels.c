@@ -576,6 +576,28 @@ static void delta(const struct delta_row *r, float *s, float *out) {
     for (; column < r->v_dim; column += LANES) delta_columns(r, s, column, out, 1);
 }
 
+/* Does the same by a row of Mamba-2, which reads nothing of the state before it changes it. */
+INLINE void scan_columns(const struct scan_row *r, float *s, uint32_t column, float *out,
+                         int n_vecs) {
+    vecf change[DELTA_VECS], read[DELTA_VECS] = {0};
+    for (int j = 0; j < n_vecs; j++) change[j] = vec_load(r->x + column + j * LANES) * r->dt;
+    for (uint32_t i = 0; i < r->k_dim; i++)
+        for (int j = 0; j < n_vecs; j++) {
+            float *at = s + (size_t)i * r->v_dim + column + j * LANES;
+            const vecf next = vec_load(at) * r->decay + change[j] * r->b[i];
+            vec_store(at, next);
+            read[j] += next * r->c[i];
+        }
+    for (int j = 0; j < n_vecs; j++) vec_store(out + column + j * LANES, read[j]);
+}
+
+static void scan(const struct scan_row *r, float *s, float *out) {
+    uint32_t column = 0;
+    for (; column + DELTA_VECS * LANES <= r->v_dim; column += DELTA_VECS * LANES)
+        scan_columns(r, s, column, out, DELTA_VECS);
+    for (; column < r->v_dim; column += LANES) scan_columns(r, s, column, out, 1);
+}
+
 /* Adds short runs in f32 and their sums in double: one f32 sum over a vocabulary's terms loses up
  * to 2e-5 of the result. */
 static float log_sum_exp(const float *x, uint32_t n, float max) {
@@ -617,5 +639,6 @@ const struct cpu_kernels KERNELS_NAME = {
     .page_values = page_values,
     .add_scores = add_scores,
     .delta = delta,
+    .scan = scan,
     .log_sum_exp = log_sum_exp,
 };

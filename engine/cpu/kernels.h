@@ -67,6 +67,14 @@ struct delta_row {
     uint32_t k_dim, v_dim; /* v_dim: a multiple of DELTA_UNIT */
 };
 
+/* The same of Mamba-2. */
+struct scan_row {
+    const float *c, *b;    /* [k_dim] */
+    const float *x;        /* [v_dim] */
+    float decay, dt;       /* exp(rate * dt) */
+    uint32_t k_dim, v_dim; /* v_dim: a multiple of DELTA_UNIT */
+};
+
 struct cpu_kernels {
     /* Products in f32, a row for each format that has kernels.  The first row is F32: weights of
      * other formats are converted to it.  The row of E4M3 is for all scales of it that
@@ -113,6 +121,7 @@ struct cpu_kernels {
     /* Advances the state s [k_dim, v_dim] by a row, and writes what the row reads of it: out
      * [v_dim]. */
     void (*delta)(const struct delta_row *row, float *s, float *out);
+    void (*scan)(const struct scan_row *row, float *s, float *out);
     /* Returns log(sum of exp(x[i])); max is the largest of x. */
     float (*log_sum_exp)(const float *x, uint32_t n, float max);
 };

@@ -3,6 +3,8 @@
  *   qkv ─ convolution, silu, norms ─► y ─┐
  *   a, b ─► gates ───────────────────────┴► recurrence of each head ─ norm, times silu(z) ─► out
  *
+ * Mamba-2 does the same without norms.
+ *
  * A slot has a layer's S and, behind it, the last inputs of its convolution, the oldest first.
  * These are replaced last: rows of the step still read them. */
 #include "engine/device/recurrent.h"
@@ -10,6 +12,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/base/count.h"
 #include "engine/base/sizes.h"
 #include "engine/cpu/backend.h"
 #include "engine/device/step.h"
@@ -27,6 +30,7 @@ struct recurrent_job {
     const float *inputs; /* its inputs, row i at inputs + i * stride */
     size_t stride;
     float *rates, *biases, *norm; /* [n_v_heads] twice, [v_dim] */
+    float *skip, *channel_biases; /* of Mamba-2: [n_v_heads], [n_channels] */
 };
 
 static float *take(uintptr_t *at, size_t n) {
@@ -47,6 +51,8 @@ static size_t place(struct recurrent_job *job, const struct recurrent_shape *s, 
     job->norm = take(&at, s->v_dim);
     job->y = take(&at, n_rows * n_channels);
     job->u = take(&at, s->kind == RECURRENT_CONVOLUTION ? n_rows * n_channels : 0);
+    job->skip = take(&at, s->n_v_heads);
+    job->channel_biases = take(&at, n_channels);
     return at - (uintptr_t)memory;
 }
 
@@ -83,10 +89,10 @@ static const float *input_at(const struct recurrent_job *job, const struct step_
     return inputs_of(job, seq->state.from) + row * job->n_channels;
 }
 
+/* Adds the convolution of a row to y. */
 static void convolve(const struct recurrent_job *job, const struct step_seq *seq, uint32_t row,
                      float *y) {
     const uint32_t width = job->shape->width, n = job->n_channels;
-    memset(y, 0, n * sizeof(*y));
     for (uint32_t j = 0; j < width; j++) {
         const float *x = input_at(job, seq, (int64_t)(row - seq->first_row) + j - (width - 1)),
                     *taps = job->taps + (size_t)j * n;
@@ -107,6 +113,7 @@ static void row_task(void *ctx, uint32_t row, uint32_t worker) {
     const struct recurrent_shape *s = job->shape;
     float *y = job->y + (size_t)row * job->n_channels;
     (void)worker;
+    memset(y, 0, job->n_channels * sizeof(*y));
     convolve(job, seq_of_row(job->step, row), row, y);
     job->cpu->kernels->gate_mul(y, y, job->ones, job->n_channels, GATE_SILU);
     for (uint32_t h = 0; h < 2 * s->n_k_heads; h++)
@@ -210,6 +217,7 @@ static void convolve_task(void *ctx, uint32_t row, uint32_t worker) {
     const float *c = (const float *)job->args->qkv + row * job->args->qkv_stride + job->n_channels;
     float *out = (float *)job->args->out + (size_t)row * job->n_channels;
     (void)worker;
+    memset(out, 0, job->n_channels * sizeof(*out));
     convolve(job, seq_of_row(job->step, row), row, out);
     for (uint32_t i = 0; i < job->n_channels; i++) out[i] *= c[i];
 }
@@ -223,8 +231,85 @@ static int run_convolution(struct recurrent_job *job, struct error *err) {
     return 0;
 }
 
+/* ---- Mamba-2 ---- */
+
+/* Computes a row of x, B and C behind the convolution. */
+static void biased_row_task(void *ctx, uint32_t row, uint32_t worker) {
+    const struct recurrent_job *job = ctx;
+    float *y = job->y + (size_t)row * job->n_channels;
+    (void)worker;
+    memcpy(y, job->channel_biases, job->n_channels * sizeof(*y));
+    convolve(job, seq_of_row(job->step, row), row, y);
+    job->cpu->kernels->gate_mul(y, y, job->ones, job->n_channels, GATE_SILU);
+}
+
+/* Describes what a row changes in a head's state. */
+static struct scan_row scan_of(const struct recurrent_job *job, uint32_t row, uint32_t head) {
+    const struct recurrent_shape *s = job->shape;
+    const uint32_t k_head = recurrent_k_head(s, head);
+    const float *x = job->y + (size_t)row * job->n_channels, *b = x + job->n_values,
+                *c = b + (size_t)s->n_k_heads * s->k_dim,
+                a = ((const float *)job->args->a)[row * job->args->gates_stride + head],
+                dt = fminf(fmaxf(softplus(a + job->biases[head]), s->dt_least), s->dt_most);
+    return (struct scan_row){.c = c + (size_t)k_head * s->k_dim,
+                             .b = b + (size_t)k_head * s->k_dim,
+                             .x = x + (size_t)head * s->v_dim,
+                             .decay = expf(job->rates[head] * dt),
+                             .dt = dt,
+                             .k_dim = s->k_dim,
+                             .v_dim = s->v_dim};
+}
+
+/* Runs the recurrence of a head for the rows of a sequence, and finishes its part of `out`. */
+static void scan_task(void *ctx, uint32_t task, uint32_t worker) {
+    const struct recurrent_job *job = ctx;
+    const struct recurrent_args *args = job->args;
+    const struct recurrent_shape *s = job->shape;
+    const struct cpu_kernels *kernels = job->cpu->kernels;
+    const struct step_seq *seq = &job->step->seqs[task / s->n_v_heads];
+    const uint32_t head = task % s->n_v_heads, end = seq->first_row + seq->n_rows;
+    float *state = begin_head(job, seq, head);
+    (void)worker;
+    for (uint32_t row = seq->first_row; row < end; row++) {
+        const struct scan_row scan = scan_of(job, row, head);
+        const size_t at = (size_t)head * s->v_dim;
+        float *out = (float *)args->out + (size_t)row * job->n_values + at;
+        kernels->scan(&scan, state, out);
+        for (uint32_t i = 0; i < s->v_dim; i++) out[i] += job->skip[head] * scan.x[i];
+        kernels->gate_mul(out, (const float *)args->z + row * args->gates_stride + at, out,
+                          s->v_dim, GATE_SILU);
+    }
+}
+
+static void read_channel_biases(const struct recurrent_job *job) {
+    float *out = job->channel_biases;
+    memset(out, 0, job->n_channels * sizeof(*out));
+    for (size_t i = 0; i < COUNT(job->args->conv_biases); i++) {
+        const struct weight *biases = job->args->conv_biases[i];
+        if (!biases) return;
+        weight_row(job->cpu, biases, 0, out);
+        out += biases->cols;
+    }
+}
+
+static int run_mamba(struct recurrent_job *job, struct error *err) {
+    const struct recurrent_args *args = job->args;
+    (void)err;
+    weight_row(job->cpu, args->rates, 0, job->rates);
+    weight_row(job->cpu, args->dt_bias, 0, job->biases);
+    weight_row(job->cpu, args->skip, 0, job->skip);
+    read_channel_biases(job);
+    job->inputs = args->qkv;
+    job->stride = args->qkv_stride;
+    pool_run(job->cpu->pool, biased_row_task, job, job->step->n_rows);
+    pool_run(job->cpu->pool, scan_task, job, job->step->n_seqs * job->shape->n_v_heads);
+    return 0;
+}
+
 static int (*const kinds[])(struct recurrent_job *job, struct error *err) = {
-    [RECURRENT_DELTA] = run_delta, [RECURRENT_CONVOLUTION] = run_convolution};
+    [RECURRENT_DELTA] = run_delta,
+    [RECURRENT_CONVOLUTION] = run_convolution,
+    [RECURRENT_MAMBA] = run_mamba};
 
 static int cpu_recurrent(struct backend *be, const struct recurrent_args *args, struct error *err) {
     struct cpu_backend *cpu = (struct cpu_backend *)be;
@@ -252,7 +337,7 @@ static size_t cpu_recurrent_workspace(const struct backend *be, const struct rec
 
 static bool cpu_recurrent_takes(const struct backend *be, const struct recurrent_shape *shape) {
     (void)be;
-    return shape->kind != RECURRENT_DELTA || shape->v_dim % DELTA_UNIT == 0;
+    return shape->kind == RECURRENT_CONVOLUTION || shape->v_dim % DELTA_UNIT == 0;
 }
 
 const struct recurrent_ops cpu_recurrent_ops = {.takes = cpu_recurrent_takes,

@@ -1,5 +1,5 @@
-/* recurrent.h - the group of operations for layers with a recurrent state: Gated DeltaNet, and
- * short convolutions between two gates.
+/* recurrent.h - the group of operations for layers with a recurrent state: Gated DeltaNet, short
+ * convolutions between two gates, and Mamba-2.
  *
  * Gated DeltaNet
  *
@@ -19,8 +19,18 @@
  *   short convolution  y[t] = sum over j of w[j] * u[t - (width - 1) + j],  u = b * x
  *   output             out = c * y
  *
- * The state of a layer is S, of Gated DeltaNet, and the convolution's last width - 1 inputs.  A
- * recurrent state is that of all recurrent layers after some token of a text.  It has a fixed size.
+ * Mamba-2 (as in Granite 4 H and Nemotron-H); B and C are those of a k head, as k and q above
+ *
+ *   x, B, C, z, a      products of the layer's input
+ *
+ *   short convolution  as of Gated DeltaNet, of x, B and C, with a bias
+ *   gates              dt = softplus(a + dt_bias), from dt_least to dt_most, for each v head
+ *   recurrence         S = exp(rate * dt) * S;  S += B (x) (dt * x);  o = S^T C + skip * x
+ *   output             out = o * silu(z); the caller norms it
+ *
+ * The state of a layer is S, which short convolutions lack, and the convolution's last width - 1
+ * inputs.  A recurrent state is that of all recurrent layers after some token of a text.  It has a
+ * fixed size.
  *
  *   pool   [n_slots] recurrent states; a slot is named by its number, as a page is
  *   slot   [n_layers] f32 S [n_v_heads][k_dim][v_dim], act [width][n_channels]; k_dim 0: no S
@@ -63,10 +73,11 @@ enum { RECURRENT_MAX_WIDTH = 8 };
 #define STATE_ZERO UINT32_MAX
 
 /* What recurrent layers compute. */
-enum recurrent_kind { RECURRENT_DELTA, RECURRENT_CONVOLUTION };
+enum recurrent_kind { RECURRENT_DELTA, RECURRENT_CONVOLUTION, RECURRENT_MAMBA };
 
 /* What a model's recurrent layers have in common.  Of short convolutions each channel is a v head,
- * of one element, and there are no k heads. */
+ * of one element, and there are no k heads.  Of Mamba-2 a k head is a group, and k_dim is the size
+ * of its state. */
 struct recurrent_shape {
     uint32_t n_layers;             /* recurrent ones only; 0: the model has none */
     uint32_t n_k_heads, n_v_heads; /* the second is a multiple of the first */
@@ -75,6 +86,7 @@ struct recurrent_shape {
     /* The v heads of a k head are n_k_heads apart.  Otherwise they follow one another. */
     bool v_heads_apart;
     enum recurrent_kind kind;
+    float dt_least, dt_most; /* of Mamba-2 */
 };
 
 /* Returns the k head whose q and k a v head has. */
@@ -94,9 +106,10 @@ static inline uint32_t recurrent_n_inputs(const struct recurrent_shape *shape) {
     return (shape->kind == RECURRENT_CONVOLUTION ? 3 : 1) * recurrent_n_channels(shape);
 }
 
-/* Returns the elements of a row of z, b and a. */
+/* Returns the elements of a row of z, b and a.  Mamba-2 has no b. */
 static inline uint32_t recurrent_n_gates(const struct recurrent_shape *shape) {
-    return shape->kind == RECURRENT_CONVOLUTION ? 0 : shape->n_v_heads * (shape->v_dim + 2);
+    const uint32_t n_scalars = shape->kind == RECURRENT_MAMBA ? 1 : 2;
+    return shape->kind == RECURRENT_CONVOLUTION ? 0 : shape->n_v_heads * (shape->v_dim + n_scalars);
 }
 
 /* Returns the elements of S of a layer. */
@@ -144,7 +157,7 @@ static inline char *state_at(const struct state_pool *pool, uint32_t slot, uint3
 struct recurrent_args {
     /* act, row i at qkv + i * qkv_stride: q [n_k_heads, k_dim], k [n_k_heads, k_dim],
      * v [n_v_heads, v_dim], as they are before the convolution.  Or b, c, x: each
-     * [n_channels]. */
+     * [n_channels].  Or, of Mamba-2, x [n_v_heads, v_dim], B and C [n_k_heads, k_dim]. */
     const void *qkv;
     size_t qkv_stride;
     /* act, row i at z + i * gates_stride, and so on: z [n_v_heads, v_dim], b and a [n_v_heads].
@@ -154,8 +167,11 @@ struct recurrent_args {
     /* All plain (weight_is_plain()).  conv has n_channels rows of `width`, the newest input's
      * weight last; as a stack of n_channels matrices of one row. */
     const struct weight *conv, *rates, *dt_bias; /* the last two: [n_v_heads]; rates are < 0 */
-    const struct weight *norm;                   /* [v_dim] */
-    float eps;                                   /* of the norm */
+    const struct weight *norm;                   /* of Gated DeltaNet: [v_dim] */
+    const struct weight *skip;                   /* of Mamba-2: [n_v_heads] */
+    /* Of Mamba-2: the convolution's biases of x, B and C; NULL: it has none. */
+    const struct weight *conv_biases[3];
+    float eps; /* of the norm */
     const struct state_pool *states;
     uint32_t layer;  /* < states->shape.n_layers */
     uint32_t n_rows; /* of the step, with padding */

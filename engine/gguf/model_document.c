@@ -3,7 +3,9 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -59,10 +61,38 @@ int model_document_place(char out[PATH_MAX], const char *model, const char *name
     return error_set(err, ERR_INVALID, "%.200s: the path is too long", model);
 }
 
+/* Makes `null` of Infinity, which Python writes into such files and JSON does not have.  A string
+ * may have that word. */
+static void replace_infinity(char *text, size_t size) {
+    static const char word[] = "Infinity", null[] = "null    ";
+    const size_t n = sizeof(word) - 1;
+    bool in_string = false;
+    for (size_t i = 0; i < size; i++) {
+        if (in_string && text[i] == '\\') i++;
+        else if (text[i] == '"') in_string = !in_string;
+        else if (!in_string && size - i >= n && memcmp(text + i, word, n) == 0) {
+            memcpy(text + i, null, n);
+            if (i > 0 && text[i - 1] == '-') text[i - 1] = ' ';
+        }
+    }
+}
+
+/* Reads a file that Python has written. */
+static int read_file(json_t **out, const char *path, size_t max_bytes, struct error *err) {
+    char *text = NULL;
+    size_t size = 0;
+    int rc = file_read(&text, &size, path, max_bytes, err);
+    if (rc) return rc;
+    replace_infinity(text, size);
+    rc = json_guard_parse(out, text, size, path, err);
+    free(text);
+    return rc;
+}
+
 int model_document_read(json_t **out, const char *model, const char *name, size_t max_bytes,
                         struct error *err) {
     char path[PATH_MAX];
     if (model_is_gguf(model)) return read_keys(out, model, name, err);
     const int rc = model_document_place(path, model, name, err);
-    return rc ? rc : json_guard_read(out, path, max_bytes, err);
+    return rc ? rc : read_file(out, path, max_bytes, err);
 }

@@ -310,6 +310,7 @@ static int read_options(const struct config_reader *r, struct model_config *c) {
     double eps = c->norm_eps > 0 ? (double)c->norm_eps : family_find(c->architecture)->norm_eps;
     int rc = config_read_number(r, r->root, key_of(c, "rms_norm_eps"), 1e-12, 1.0, &eps);
     if (rc) return rc;
+    c->mixer_eps = (float)eps;
     c->norm_eps = (float)(c->eps_scale > 0 ? eps * c->eps_scale : eps);
     if ((rc = config_read_bool(r, r->root, "tie_word_embeddings", &c->tied_head))) return rc;
     if ((rc = read_biases(r, c))) return rc;

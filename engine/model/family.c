@@ -10,6 +10,7 @@
 #include "engine/model/experts_config.h"
 #include "engine/model/family_config.h"
 #include "engine/model/family_names.h"
+#include "engine/model/mamba_config.h"
 #include "engine/model/text_half.h"
 
 static const struct family_experts qwen_moe = {.count = "num_experts",
@@ -394,6 +395,14 @@ static const struct model_family families[] = {
      .mlp_bias = BIAS_AS_SAID,
      .norm_eps = 1e-6,
      .read = family_read_granite},
+    {.architecture = "GraniteMoeHybridForCausalLM",
+     .type = "granitemoehybrid",
+     .qkv_bias = BIAS_AS_SAID,
+     .o_bias = BIAS_AS_SAID,
+     .norm_eps = 1e-6,
+     .tensors = granite_hybrid_tensors,
+     .read = family_read_granite_hybrid,
+     .recurrent = RECURRENT_GRANITE},
     {.architecture = "SeedOssForCausalLM",
      .type = "seed_oss",
      .qkv_bias = BIAS_AS_SAID,

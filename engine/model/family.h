@@ -37,7 +37,8 @@ enum family_ropes {
 enum family_recurrent {
     RECURRENT_NONE,
     RECURRENT_LINEAR, /* Gated DeltaNet: those of 'linear_attention' in 'layer_types' */
-    RECURRENT_CONV    /* short convolutions: those of 'conv' */
+    RECURRENT_CONV,   /* short convolutions: those of 'conv' */
+    RECURRENT_GRANITE /* Mamba-2: those of 'mamba' */
 };
 
 struct config_reader;

@@ -182,6 +182,19 @@ const struct family_name lfm2_tensors[] = {
     {NULL, NULL},
 };
 
+const struct family_name granite_hybrid_tensors[] = {
+    {"model.layers.#.mlp.gate_up_proj", "model.layers.#.shared_mlp.input_linear"},
+    {"model.layers.#.mlp.down_proj", "model.layers.#.shared_mlp.output_linear"},
+    {"model.layers.#.mlp.shared_experts.gate_up_proj", "model.layers.#.shared_mlp.input_linear"},
+    {"model.layers.#.mlp.shared_experts.down_proj", "model.layers.#.shared_mlp.output_linear"},
+    {"model.layers.#.mlp.gate", "model.layers.#.block_sparse_moe.router.layer"},
+    {"model.layers.#.mlp.experts.gate_up_proj",
+     "model.layers.#.block_sparse_moe.input_linear.weight"},
+    {"model.layers.#.mlp.experts.down_proj",
+     "model.layers.#.block_sparse_moe.output_linear.weight"},
+    {NULL, NULL},
+};
+
 const struct family_name cohere_keys[] = {
     {"rms_norm_eps", "layer_norm_eps"},
     {NULL, NULL},

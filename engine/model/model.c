@@ -400,13 +400,18 @@ static int take_share(struct loader *l) {
 
 /* Refuses recurrent layers that the device cannot run, with the heads that the rank has. */
 static int check_recurrent(const struct loader *l) {
-    const struct recurrent_shape *shape = &l->model->config.recurrent;
+    static const char *const kinds[] = {[RECURRENT_DELTA] = "Gated DeltaNet",
+                                        [RECURRENT_CONVOLUTION] = "short convolutions",
+                                        [RECURRENT_MAMBA] = "Mamba-2"};
+    const struct model_config *c = &l->model->config;
+    const struct recurrent_shape *shape = &c->recurrent;
     const struct recurrent_ops *ops = l->be->ops->recurrent;
     if (shape->n_layers == 0 || (ops && ops->takes(l->be, shape))) return 0;
     return error_set(l->err, ERR_UNSUPPORTED,
-                     "recurrent layers with %" PRIu32 " heads of %" PRIu32 " x %" PRIu32
-                     " are not supported on the device %.20s",
-                     shape->n_v_heads, shape->k_dim, shape->v_dim, l->be->name);
+                     "%s: its recurrent layers (%s, %" PRIu32 " heads of %" PRIu32 " x %" PRIu32
+                     ") are not supported on the device %.20s",
+                     c->architecture, kinds[shape->kind], shape->n_v_heads, shape->k_dim,
+                     shape->v_dim, l->be->name);
 }
 
 /* Checks and measures all weights, and reads the data of none. */

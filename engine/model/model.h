@@ -73,6 +73,7 @@ struct model_config {
     /* In the checkpoint the products q, k, v and z of recurrent layers lie by k head, or b and a do
      * (weight_find.h). */
     bool recurrent_by_group, gates_by_group;
+    bool conv_bias;             /* the convolution has biases */
     bool has_rates;             /* the checkpoint has rates, not logarithms (recurrent.h) */
     bool output_gate;           /* attention's output is multiplied with sigmoid(gate(x)) */
     struct layer_shape *layers; /* [n_layers], owned */
@@ -80,7 +81,8 @@ struct model_config {
     uint32_t window;   /* tokens that some layers see at most; 0: all layers see everything */
     uint32_t *windows; /* [n_layers], owned: as in struct step; NULL where there is none */
     float norm_eps, attn_scale, rope_scale, embed_scale;
-    double eps_scale;  /* of eps of norms; 0: 1 */
+    double eps_scale;  /* of eps of norms that read the residual stream; 0: 1 */
+    float mixer_eps;   /* of the norm behind a recurrent layer: as config.json says */
     float logit_scale; /* the last norm's weights are multiplied with it; 0: they are not */
     float attn_softcap, logit_softcap; /* 0: none */
     float query_beta; /* as in rope_append_args; 0: queries are not scaled by their position */
@@ -114,6 +116,7 @@ struct model_config {
     bool parallel;                     /* attention and feed-forward read the same x */
     bool shared_norm;                  /* and the same norm of it */
     bool fused_qkv, fused_gate_up;     /* in the checkpoint they are one tensor */
+    bool fused_shared;                 /* and gate and up of the shared expert are */
     bool qkv_by_group;                 /* with fused_qkv: its rows lie by KV head (weight_find.h) */
     const struct family_name *tensors; /* the checkpoint's names (family_names.h) */
     bool is_text_half;                 /* of a model that reads images, too (text_half.h) */
@@ -136,8 +139,9 @@ struct layer_weights {
         o_bias, q_norm, k_norm;
     struct weight sinks; /* of SOFTMAX_SINKS */
     struct weight output_gate;
-    /* Of a recurrent layer, beside q, k, v and o; members as in struct recurrent_args. */
-    struct weight z, b, a, conv, rates, dt_bias, mixer_norm;
+    /* Of a recurrent layer, beside q, k, v and o; members as in struct recurrent_args.  Of Mamba-2
+     * q, k and v are x, B and C; their biases are the convolution's. */
+    struct weight z, b, a, conv, rates, dt_bias, skip, mixer_norm;
     struct weight scale; /* of layer_scales: one f32, in the host's memory */
     struct weight input_gate, input_projection, input_post_norm; /* layer_inputs.h */
     struct weight attn_post_norm, ffn_post_norm;

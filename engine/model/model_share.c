@@ -50,7 +50,9 @@ static int divide_heads(struct model_config *c, struct error *err) {
                          "--tensor-parallel-size %" PRIu32 ": the file has the value heads of each "
                          "key head apart; name the model's safetensors instead",
                          c->n_ranks);
-    rc = divide_or_repeat(c, &recurrent->n_k_heads, "key heads of recurrent layers", err);
+    if (recurrent->kind == RECURRENT_MAMBA && recurrent->n_k_heads > 1)
+        rc = divide(c, &recurrent->n_k_heads, "groups of recurrent layers", err);
+    else rc = divide_or_repeat(c, &recurrent->n_k_heads, "key heads of recurrent layers", err);
     return rc ? rc : divide(c, &recurrent->n_v_heads, "value heads of recurrent layers", err);
 }
 

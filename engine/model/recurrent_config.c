@@ -8,14 +8,16 @@
 #include "engine/base/error.h"
 #include "engine/model/config_reader.h"
 #include "engine/model/feed_forward.h"
+#include "engine/model/mamba_config.h"
 #include "engine/model/model.h"
 
 enum { MAX_HEADS = 1024, MAX_DIM = 256, MAX_LAYERS = 1024, USUAL_INTERVAL = 4 };
 
 /* What a family has of recurrent layers. */
 struct recurrent_family {
-    const char *type; /* what 'layer_types' calls such a layer */
-    int (*read_shape)(const struct config_reader *r, const struct model_config *c,
+    const char *type, *other_type; /* what 'layer_types' calls such a layer; NULL: nothing else */
+    const char *other_attention;   /* and one of 'full_attention', likewise */
+    int (*read_shape)(const struct config_reader *r, struct model_config *c,
                       struct recurrent_shape *shape);
     /* Places them where that list is missing. */
     int (*place)(const struct config_reader *r, struct model_config *c);
@@ -27,7 +29,7 @@ static int check_width(const struct config_reader *r, const char *key, uint32_t 
 
 /* ---- Gated DeltaNet ---- */
 
-static int read_delta(const struct config_reader *r, const struct model_config *c,
+static int read_delta(const struct config_reader *r, struct model_config *c,
                       struct recurrent_shape *shape) {
     const struct {
         const char *key;
@@ -59,7 +61,7 @@ static int place_by_interval(const struct config_reader *r, struct model_config 
 
 /* ---- short convolutions ---- */
 
-static int read_convolution(const struct config_reader *r, const struct model_config *c,
+static int read_convolution(const struct config_reader *r, struct model_config *c,
                             struct recurrent_shape *shape) {
     static const char width[] = "conv_L_cache", bias[] = "conv_bias";
     bool has_bias = false;
@@ -88,22 +90,41 @@ static int place_others(const struct config_reader *r, struct model_config *c) {
     return 0;
 }
 
+/* ---- Mamba-2 ---- */
+
+static int place_nowhere(const struct config_reader *r, struct model_config *c) {
+    (void)c;
+    return config_refuse(r, ERR_INVALID, "layer_types", "is missing");
+}
+
 static const struct recurrent_family families[] = {
-    [RECURRENT_LINEAR] = {"linear_attention", read_delta, place_by_interval},
-    [RECURRENT_CONV] = {"conv", read_convolution, place_others}};
+    [RECURRENT_LINEAR] = {.type = "linear_attention",
+                          .read_shape = read_delta,
+                          .place = place_by_interval},
+    [RECURRENT_CONV] = {.type = "conv", .read_shape = read_convolution, .place = place_others},
+    [RECURRENT_GRANITE] = {.type = "mamba",
+                           .other_type = "linear_attention",
+                           .other_attention = "attention",
+                           .read_shape = mamba_read_granite,
+                           .place = place_nowhere}};
+
+static bool is_type(const char *type, const char *name, const char *other) {
+    return type && (strcmp(type, name) == 0 || (other && strcmp(type, other) == 0));
+}
 
 /* Reads which layers are recurrent, as a list says it of each. */
-static int place_types(const struct config_reader *r, const json_t *types, const char *recurrent,
-                       struct model_config *c) {
+static int place_types(const struct config_reader *r, const json_t *types,
+                       const struct recurrent_family *family, struct model_config *c) {
     static const char key[] = "layer_types";
     char why[96];
     if (json_array_size(types) != c->n_layers)
         return config_refuse(r, ERR_INVALID, key, "is not a list of one for each layer");
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const char *type = json_string_value(json_array_get(types, i));
-        c->layers[i].is_recurrent = type && strcmp(type, recurrent) == 0;
-        if (c->layers[i].is_recurrent || (type && strcmp(type, "full_attention") == 0)) continue;
-        snprintf(why, sizeof(why), "has a layer that is not full_attention or %s", recurrent);
+        c->layers[i].is_recurrent = is_type(type, family->type, family->other_type);
+        if (c->layers[i].is_recurrent || is_type(type, "full_attention", family->other_attention))
+            continue;
+        snprintf(why, sizeof(why), "has a layer that is not full_attention or %s", family->type);
         return config_refuse(r, ERR_UNSUPPORTED, key, why);
     }
     return 0;
@@ -116,7 +137,7 @@ int recurrent_config_read(const struct config_reader *r, enum family_recurrent r
     int rc = 0;
     if (recurrent != RECURRENT_NONE) {
         rc = family->read_shape(r, c, &c->recurrent);
-        if (!rc) rc = types ? place_types(r, types, family->type, c) : family->place(r, c);
+        if (!rc) rc = types ? place_types(r, types, family, c) : family->place(r, c);
     }
     for (uint32_t i = 0; i < c->n_layers && !rc; i++)
         c->layers[i].number =

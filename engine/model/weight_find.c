@@ -57,12 +57,16 @@ static uint32_t n_own_stacked(const struct weight_query *q) {
 }
 
 /* Returns which matrix of the files' stack the rank's matrix number i is.  Of a convolution's
- * channels it has a part of those of q, of k, and of v; of other stacks it has every matrix. */
+ * channels it has a part of those of q, of k, and of v, or of x, B and C.  Of other stacks it has
+ * every matrix. */
 static uint32_t stacked_at(const struct weight_query *q, uint32_t i) {
-    static const enum weight_side sides[] = {SIDE_KEYS, SIDE_KEYS, SIDE_VALUES};
+    static const enum weight_side of_delta[] = {SIDE_KEYS, SIDE_KEYS, SIDE_VALUES},
+                                  of_mamba[] = {SIDE_VALUES, SIDE_KEYS, SIDE_KEYS};
+    const enum weight_side *sides =
+        q->config->recurrent.kind == RECURRENT_MAMBA ? of_mamba : of_delta;
     uint32_t before = 0;
     if (q->rule->stacked != SIDE_CHANNELS) return i;
-    for (size_t k = 0; k < COUNT(sides); k++) {
+    for (size_t k = 0; k < COUNT(of_delta); k++) {
         const struct side_part own = own_part(q, sides[k]);
         if (i < own.n) return before + own.first + i;
         i -= own.n;

@@ -186,6 +186,43 @@ static const struct weight_rule layer_rules[] = {
     {.name = "model.layers.#.conv.out_proj.weight", .at = IN_LAYER(o),
      .rows = SIDE_DIM, .cols = SIDE_VALUES, .with = TRAIT_CONVOLUTION},
 
+    {.name = "model.layers.#.mamba.in_proj.weight", .at = IN_LAYER(z),
+     .rows = SIDE_VALUES, .cols = SIDE_DIM, .whole = SIDE_MAMBA, .with = TRAIT_MAMBA},
+    {.name = "model.layers.#.mamba.in_proj.weight", .at = IN_LAYER(q),
+     .rows = SIDE_VALUES, .cols = SIDE_DIM, .whole = SIDE_MAMBA, .before = SIDE_VALUES,
+     .with = TRAIT_MAMBA},
+    {.name = "model.layers.#.mamba.in_proj.weight", .at = IN_LAYER(k),
+     .rows = SIDE_KEYS, .cols = SIDE_DIM, .whole = SIDE_MAMBA, .before = SIDE_2VALUES,
+     .with = TRAIT_MAMBA},
+    {.name = "model.layers.#.mamba.in_proj.weight", .at = IN_LAYER(v),
+     .rows = SIDE_KEYS, .cols = SIDE_DIM, .whole = SIDE_MAMBA, .before = SIDE_Z_X_B,
+     .with = TRAIT_MAMBA},
+    {.name = "model.layers.#.mamba.in_proj.weight", .at = IN_LAYER(a),
+     .rows = SIDE_V_HEADS, .cols = SIDE_DIM, .whole = SIDE_MAMBA, .before = SIDE_Z_CHANNELS,
+     .with = TRAIT_MAMBA},
+    {.name = "model.layers.#.mamba.conv1d.weight", .at = IN_LAYER(conv),
+     .rows = SIDE_ONE, .cols = SIDE_TAPS, .stacked = SIDE_CHANNELS, .with = TRAIT_MAMBA,
+     .is_small = true},
+    {.name = "model.layers.#.mamba.conv1d.bias", .at = IN_LAYER(q_bias),
+     .rows = SIDE_VECTOR, .cols = SIDE_VALUES, .whole = SIDE_CHANNELS,
+     .with = TRAIT_MAMBA | TRAIT_CONV_BIAS},
+    {.name = "model.layers.#.mamba.conv1d.bias", .at = IN_LAYER(k_bias),
+     .rows = SIDE_VECTOR, .cols = SIDE_KEYS, .whole = SIDE_CHANNELS, .before = SIDE_VALUES,
+     .with = TRAIT_MAMBA | TRAIT_CONV_BIAS},
+    {.name = "model.layers.#.mamba.conv1d.bias", .at = IN_LAYER(v_bias),
+     .rows = SIDE_VECTOR, .cols = SIDE_KEYS, .whole = SIDE_CHANNELS, .before = SIDE_X_B,
+     .with = TRAIT_MAMBA | TRAIT_CONV_BIAS},
+    {.name = "model.layers.#.mamba.A_log", .at = IN_LAYER(rates),
+     .rows = SIDE_VECTOR, .cols = SIDE_V_HEADS, .with = TRAIT_MAMBA, .is_log = true},
+    {.name = "model.layers.#.mamba.dt_bias", .at = IN_LAYER(dt_bias),
+     .rows = SIDE_VECTOR, .cols = SIDE_V_HEADS, .with = TRAIT_MAMBA},
+    {.name = "model.layers.#.mamba.D", .at = IN_LAYER(skip),
+     .rows = SIDE_VECTOR, .cols = SIDE_V_HEADS, .with = TRAIT_MAMBA},
+    {.name = "model.layers.#.mamba.norm.weight", .at = IN_LAYER(mixer_norm),
+     .rows = SIDE_VECTOR, .cols = SIDE_VALUES, .with = TRAIT_MAMBA, .is_norm = true},
+    {.name = "model.layers.#.mamba.out_proj.weight", .at = IN_LAYER(o),
+     .rows = SIDE_DIM, .cols = SIDE_VALUES, .with = TRAIT_MAMBA},
+
     {.name = "model.layers.#.mlp.gate_proj.weight", .at = IN_LAYER(dense_gate),
      .rows = SIDE_DENSE, .cols = SIDE_DIM, .with = TRAIT_BOTH},
     {.name = "model.layers.#.mlp.up_proj.weight", .at = IN_LAYER(dense_up),
@@ -276,9 +313,17 @@ static const struct weight_rule layer_rules[] = {
      .rows = SIDE_VECTOR, .cols = SIDE_DIM, .stacked = SIDE_EXPERTS,
      .with = TRAIT_EXPERTS_FUSED | TRAIT_MLP_BIAS, .is_in_sum = true},
     {.name = "model.layers.#.mlp.shared_experts.gate_proj.weight", .at = IN_LAYER(shared_gate),
-     .rows = SIDE_SHARED, .cols = SIDE_DIM, .with = TRAIT_SHARED_EXPERT},
+     .rows = SIDE_SHARED, .cols = SIDE_DIM, .with = TRAIT_SHARED_EXPERT,
+     .without = TRAIT_FUSED_SHARED},
     {.name = "model.layers.#.mlp.shared_experts.up_proj.weight", .at = IN_LAYER(shared_up),
-     .rows = SIDE_SHARED, .cols = SIDE_DIM, .with = TRAIT_SHARED_EXPERT},
+     .rows = SIDE_SHARED, .cols = SIDE_DIM, .with = TRAIT_SHARED_EXPERT,
+     .without = TRAIT_FUSED_SHARED},
+    {.name = "model.layers.#.mlp.shared_experts.gate_up_proj.weight", .at = IN_LAYER(shared_gate),
+     .rows = SIDE_SHARED, .cols = SIDE_DIM, .whole = SIDE_2SHARED,
+     .with = TRAIT_SHARED_EXPERT | TRAIT_FUSED_SHARED},
+    {.name = "model.layers.#.mlp.shared_experts.gate_up_proj.weight", .at = IN_LAYER(shared_up),
+     .rows = SIDE_SHARED, .cols = SIDE_DIM, .whole = SIDE_2SHARED, .before = SIDE_SHARED,
+     .with = TRAIT_SHARED_EXPERT | TRAIT_FUSED_SHARED},
     {.name = "model.layers.#.mlp.shared_experts.down_proj.weight", .at = IN_LAYER(shared_down),
      .rows = SIDE_DIM, .cols = SIDE_SHARED, .with = TRAIT_SHARED_EXPERT},
     {.name = "model.layers.#.mlp.shared_expert_gate.weight", .at = IN_LAYER(shared_expert_gate),
@@ -362,6 +407,9 @@ static uint64_t traits_of(const struct model_config *c, const struct layer_shape
         {recurs, TRAIT_RECURRENT},
         {recurs && kind == RECURRENT_DELTA, TRAIT_DELTA},
         {recurs && kind == RECURRENT_CONVOLUTION, TRAIT_CONVOLUTION},
+        {recurs && kind == RECURRENT_MAMBA, TRAIT_MAMBA},
+        {c->conv_bias, TRAIT_CONV_BIAS},
+        {c->fused_shared, TRAIT_FUSED_SHARED},
         {c->recurrent_by_group, TRAIT_RECURRENT_BY_GROUP},
         {c->gates_by_group, TRAIT_GATES_BY_GROUP},
         {c->output_gate && !recurs, TRAIT_OUTPUT_GATE},
@@ -420,6 +468,7 @@ uint32_t weights_side(enum weight_side side, const struct model_config *config,
     case SIDE_HEADS: return config->n_heads;
     case SIDE_EXPERTS: return shape->n_experts;
     case SIDE_SHARED: return shape->shared_dim;
+    case SIDE_2SHARED: return 2 * shape->shared_dim;
     case SIDE_INPUT: return config->layer_inputs;
     case SIDE_INPUTS: return config->n_layers * config->layer_inputs;
     case SIDE_INPUT_VOCAB: return config->n_input_vocab;
@@ -429,7 +478,11 @@ uint32_t weights_side(enum weight_side side, const struct model_config *config,
     case SIDE_2VALUES: return 2 * values;
     case SIDE_3VALUES: return 3 * values;
     case SIDE_CHANNELS: return 2 * keys + values;
-    case SIDE_CHANNELS_Z: return 2 * keys + 2 * values;
+    case SIDE_CHANNELS_Z:
+    case SIDE_Z_CHANNELS: return 2 * keys + 2 * values;
+    case SIDE_X_B: return keys + values;
+    case SIDE_Z_X_B: return keys + 2 * values;
+    case SIDE_MAMBA: return 2 * keys + 2 * values + recurrent->n_v_heads;
     case SIDE_V_HEADS: return recurrent->n_v_heads;
     case SIDE_B_A: return 2 * recurrent->n_v_heads;
     case SIDE_V_HEAD: return recurrent->v_dim;

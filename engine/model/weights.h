@@ -33,6 +33,7 @@ enum weight_side {
     SIDE_HEADS,
     SIDE_EXPERTS,
     SIDE_SHARED,
+    SIDE_2SHARED,     /* gate and up of the shared expert */
     SIDE_INPUT,       /* model_config.layer_inputs: a layer's own input, */
     SIDE_INPUTS,      /* and those of all layers */
     SIDE_INPUT_VOCAB, /* tokens of their table */
@@ -44,6 +45,11 @@ enum weight_side {
     SIDE_3VALUES,
     SIDE_CHANNELS,   /* q, k and v */
     SIDE_CHANNELS_Z, /* these and z */
+    /* Of Mamba-2 (x, B and C are v, k and q): */
+    SIDE_X_B,        /* x and B */
+    SIDE_Z_X_B,      /* these and z */
+    SIDE_Z_CHANNELS, /* z, x, B and C */
+    SIDE_MAMBA,      /* these and a: all products */
     SIDE_V_HEADS,    /* b, or a */
     SIDE_B_A,        /* both */
     SIDE_V_HEAD,
@@ -89,6 +95,9 @@ enum weight_side {
 #define TRAIT_GATES_BY_GROUP TRAIT(33)
 #define TRAIT_DELTA TRAIT(34) /* of recurrent layers: their kind */
 #define TRAIT_CONVOLUTION TRAIT(35)
+#define TRAIT_MAMBA TRAIT(36)
+#define TRAIT_CONV_BIAS TRAIT(37)
+#define TRAIT_FUSED_SHARED TRAIT(38)
 
 struct weight_rule {
     const char *name;      /* '#' stands for the layer's number, '@' for the expert's */

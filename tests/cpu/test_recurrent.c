@@ -1,5 +1,5 @@
-/* test_recurrent.c - Gated DeltaNet and short convolutions on the CPU against their definitions in
- * float64, and against themselves when the same rows come in other steps. */
+/* test_recurrent.c - Gated DeltaNet, short convolutions and Mamba-2 on the CPU against their
+ * definitions in float64.  Their bits must not depend on the steps in which the same rows come. */
 #include "engine/device/recurrent.h"
 
 #include "engine/device/step.h"
@@ -8,13 +8,17 @@
 enum { N_TEXTS = 3, N_SLOTS = 2 * N_TEXTS, MAX_TOKENS = 90 };
 
 static const struct recurrent_shape shapes[] = {
-    {1, 1, 1, 5, 16, 2, false, RECURRENT_DELTA},
-    {2, 2, 4, 32, 16, 4, false, RECURRENT_DELTA},
-    {1, 1, 3, 128, 128, 4, false, RECURRENT_DELTA},
-    {3, 2, 2, 20, 48, 8, false, RECURRENT_DELTA},
-    {2, 2, 6, 32, 16, 4, true, RECURRENT_DELTA},
-    {2, 0, 7, 0, 1, 3, false, RECURRENT_CONVOLUTION},
-    {1, 0, 40, 0, 1, 8, false, RECURRENT_CONVOLUTION},
+    {1, 1, 1, 5, 16, 2, false, RECURRENT_DELTA, 0, 0},
+    {2, 2, 4, 32, 16, 4, false, RECURRENT_DELTA, 0, 0},
+    {1, 1, 3, 128, 128, 4, false, RECURRENT_DELTA, 0, 0},
+    {3, 2, 2, 20, 48, 8, false, RECURRENT_DELTA, 0, 0},
+    {2, 2, 6, 32, 16, 4, true, RECURRENT_DELTA, 0, 0},
+    {2, 0, 7, 0, 1, 3, false, RECURRENT_CONVOLUTION, 0, 0},
+    {1, 0, 40, 0, 1, 8, false, RECURRENT_CONVOLUTION, 0, 0},
+    {1, 1, 1, 5, 16, 2, false, RECURRENT_MAMBA, 0, INFINITY},
+    {2, 1, 6, 32, 16, 4, false, RECURRENT_MAMBA, 0, INFINITY},
+    {1, 2, 4, 128, 64, 4, false, RECURRENT_MAMBA, 0.3F, 1.1F},
+    {1, 4, 4, 20, 80, 8, false, RECURRENT_MAMBA, 0, INFINITY},
 };
 static const uint32_t lengths[N_TEXTS] = {MAX_TOKENS, 1, 67};
 
@@ -23,8 +27,8 @@ struct layer {
     struct recurrent_shape shape;
     uint32_t n_inputs, n_channels, n_values, n_rows;
     float *qkv, *z, *b, *a; /* [n_rows] of n_inputs, n_values and twice n_v_heads */
-    float *taps, *rates, *dt_bias, *norm;
-    struct weight conv, w_rates, w_dt_bias, w_norm;
+    float *taps, *rates, *dt_bias, *norm, *skip, *biases;
+    struct weight conv, w_rates, w_dt_bias, w_norm, w_skip, w_biases[3];
 };
 
 static void make_layer(struct layer *l, const struct recurrent_shape *shape) {
@@ -41,6 +45,8 @@ static void make_layer(struct layer *l, const struct recurrent_shape *shape) {
     l->rates = random_floats(shape->n_v_heads);
     l->dt_bias = random_floats(shape->n_v_heads);
     l->norm = random_floats(shape->v_dim);
+    l->skip = random_floats(shape->n_v_heads);
+    l->biases = random_floats(l->n_channels);
     for (uint32_t h = 0; h < shape->n_v_heads; h++) /* slow enough to remember */
         l->rates[h] = -expf(l->rates[h] - 3);
     l->conv = weight_plain(l->taps, ELEMENT_F32, 1, shape->width);
@@ -48,10 +54,17 @@ static void make_layer(struct layer *l, const struct recurrent_shape *shape) {
     l->w_rates = weight_plain(l->rates, ELEMENT_F32, 1, shape->n_v_heads);
     l->w_dt_bias = weight_plain(l->dt_bias, ELEMENT_F32, 1, shape->n_v_heads);
     l->w_norm = weight_plain(l->norm, ELEMENT_F32, 1, shape->v_dim);
+    l->w_skip = weight_plain(l->skip, ELEMENT_F32, 1, shape->n_v_heads);
+    const uint32_t n_keys = shape->n_k_heads * shape->k_dim,
+                   widths[] = {l->n_values, n_keys, n_keys};
+    const float *biases = l->biases;
+    for (size_t i = 0; i < COUNT(widths); biases += widths[i++])
+        l->w_biases[i] = weight_plain(biases, ELEMENT_F32, 1, widths[i]);
 }
 
 static void free_layer(struct layer *l) {
-    float *all[] = {l->qkv, l->z, l->b, l->a, l->taps, l->rates, l->dt_bias, l->norm};
+    float *all[] = {l->qkv,   l->z,       l->b,    l->a,    l->taps,
+                    l->rates, l->dt_bias, l->norm, l->skip, l->biases};
     for (size_t i = 0; i < COUNT(all); i++) free(all[i]);
 }
 
@@ -59,16 +72,25 @@ static double silu(double x) {
     return x / (1 + exp(-x));
 }
 
-/* The convolution of a text's token, one channel. */
-static double convolved(const struct layer *l, uint32_t first, uint32_t token, uint32_t channel) {
+/* The convolution of a text's token, one channel, with a bias. */
+static double convolve(const struct layer *l, uint32_t first, uint32_t token, uint32_t channel,
+                       double bias) {
     const uint32_t width = l->shape.width;
-    double sum = 0;
+    double sum = bias;
     for (uint32_t j = 0; j < width; j++)
         if (token + j + 1 >= width)
             sum +=
                 l->taps[channel * width + j] *
                 (double)l->qkv[(size_t)(first + token + j + 1 - width) * l->n_channels + channel];
     return silu(sum);
+}
+
+static double convolved(const struct layer *l, uint32_t first, uint32_t token, uint32_t channel) {
+    return convolve(l, first, token, channel, 0);
+}
+
+static double biased(const struct layer *l, uint32_t first, uint32_t token, uint32_t channel) {
+    return convolve(l, first, token, channel, l->biases[channel]);
 }
 
 static void make_unit(double *x, uint32_t n, double factor) {
@@ -130,9 +152,40 @@ static void define_channel(const struct layer *l, uint32_t first, uint32_t n_tok
     }
 }
 
+/* The same of Mamba-2: one head of one text. */
+static void define_scan(const struct layer *l, uint32_t first, uint32_t n_tokens, uint32_t head,
+                        double *out) {
+    const struct recurrent_shape *s = &l->shape;
+    const uint32_t group = head / (s->n_v_heads / s->n_k_heads), n_keys = s->n_k_heads * s->k_dim;
+    double *state = calloc((size_t)s->k_dim * s->v_dim, sizeof(*state)), b[256], c[256];
+    for (uint32_t t = 0; t < n_tokens; t++) {
+        const size_t row = first + t;
+        const double a = l->a[row * s->n_v_heads + head] + (double)l->dt_bias[head],
+                     dt = fmin(fmax(log1p(exp(a)), s->dt_least), s->dt_most),
+                     decay = exp(l->rates[head] * dt);
+        for (uint32_t i = 0; i < s->k_dim; i++) {
+            b[i] = biased(l, first, t, l->n_values + group * s->k_dim + i);
+            c[i] = biased(l, first, t, l->n_values + n_keys + group * s->k_dim + i);
+        }
+        for (uint32_t j = 0; j < s->v_dim; j++) {
+            const double x = biased(l, first, t, head * s->v_dim + j);
+            const size_t at = row * l->n_values + head * s->v_dim + j;
+            double sum = l->skip[head] * x;
+            for (uint32_t i = 0; i < s->k_dim; i++) {
+                double *to = &state[i * s->v_dim + j];
+                sum += (*to = decay * *to + dt * x * b[i]) * c[i];
+            }
+            out[at] = sum * silu(l->z[at]);
+        }
+    }
+    free(state);
+}
+
 static void (*const definitions[])(const struct layer *l, uint32_t first, uint32_t n_tokens,
-                                   uint32_t head, double *out) = {
-    [RECURRENT_DELTA] = define_head, [RECURRENT_CONVOLUTION] = define_channel};
+                                   uint32_t head,
+                                   double *out) = {[RECURRENT_DELTA] = define_head,
+                                                   [RECURRENT_CONVOLUTION] = define_channel,
+                                                   [RECURRENT_MAMBA] = define_scan};
 
 /* Where the texts' states are, and how far they have come. */
 struct run {
@@ -182,22 +235,25 @@ static void step(struct backend *be, const struct layer *l, struct run *run, con
         }
     void *workspace =
         aligned_alloc(64, round_up(be->ops->recurrent->workspace(be, s, step.n_rows), 64));
-    const struct recurrent_args args = {.qkv = qkv,
-                                        .qkv_stride = stride,
-                                        .z = gates,
-                                        .b = gates + l->n_values,
-                                        .a = gates + l->n_values + s->n_v_heads,
-                                        .gates_stride = n_gates,
-                                        .conv = &l->conv,
-                                        .rates = &l->w_rates,
-                                        .dt_bias = &l->w_dt_bias,
-                                        .norm = &l->w_norm,
-                                        .eps = 1e-5F,
-                                        .states = &run->states,
-                                        .layer = layer,
-                                        .n_rows = step.n_rows,
-                                        .workspace = workspace,
-                                        .out = out};
+    const struct recurrent_args args = {
+        .qkv = qkv,
+        .qkv_stride = stride,
+        .z = gates,
+        .b = gates + l->n_values,
+        .a = gates + l->n_values + s->n_v_heads,
+        .gates_stride = n_gates,
+        .conv = &l->conv,
+        .rates = &l->w_rates,
+        .dt_bias = &l->w_dt_bias,
+        .norm = &l->w_norm,
+        .skip = &l->w_skip,
+        .conv_biases = {&l->w_biases[0], &l->w_biases[1], &l->w_biases[2]},
+        .eps = 1e-5F,
+        .states = &run->states,
+        .layer = layer,
+        .n_rows = step.n_rows,
+        .workspace = workspace,
+        .out = out};
     assert_int_equal(be->ops->step_begin(be, &step, &err), 0);
     assert_int_equal(be->ops->recurrent->run(be, &args, &err), 0);
     for (uint32_t i = 0, row = 0; i < N_TEXTS; row += lengths[i++])

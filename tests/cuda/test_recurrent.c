@@ -17,16 +17,16 @@ enum { N_SEQS = 4, N_SLOTS = 2 * N_SEQS, N_STEPS = 3 };
 static const double tolerance = 0.03;
 
 static const struct recurrent_shape shapes[] = {
-    {2, 2, 6, 128, 128, 4, false, RECURRENT_DELTA},
-    {2, 2, 6, 128, 128, 4, true, RECURRENT_DELTA},
-    {1, 1, 9, 128, 128, 4, false, RECURRENT_DELTA},
-    {1, 3, 27, 128, 128, 4, true, RECURRENT_DELTA},
-    {1, 2, 4, 32, 16, 4, false, RECURRENT_DELTA},
-    {1, 2, 4, 32, 16, 4, true, RECURRENT_DELTA},
-    {2, 1, 3, 20, 48, 8, false, RECURRENT_DELTA},
-    {1, 2, 2, 256, 256, 3, false, RECURRENT_DELTA},
-    {2, 0, 2048, 0, 1, 3, false, RECURRENT_CONVOLUTION},
-    {1, 0, 10, 0, 1, 8, false, RECURRENT_CONVOLUTION},
+    {2, 2, 6, 128, 128, 4, false, RECURRENT_DELTA, 0, 0},
+    {2, 2, 6, 128, 128, 4, true, RECURRENT_DELTA, 0, 0},
+    {1, 1, 9, 128, 128, 4, false, RECURRENT_DELTA, 0, 0},
+    {1, 3, 27, 128, 128, 4, true, RECURRENT_DELTA, 0, 0},
+    {1, 2, 4, 32, 16, 4, false, RECURRENT_DELTA, 0, 0},
+    {1, 2, 4, 32, 16, 4, true, RECURRENT_DELTA, 0, 0},
+    {2, 1, 3, 20, 48, 8, false, RECURRENT_DELTA, 0, 0},
+    {1, 2, 2, 256, 256, 3, false, RECURRENT_DELTA, 0, 0},
+    {2, 0, 2048, 0, 1, 3, false, RECURRENT_CONVOLUTION, 0, 0},
+    {1, 0, 10, 0, 1, 8, false, RECURRENT_CONVOLUTION, 0, 0},
 };
 
 /* The rows of each sequence in each step; sequences with one row decode, and come first. */
@@ -217,12 +217,15 @@ static void is_the_cpus_for_heads_of_any_size(void **state) {
 
 static void refuses_heads_that_no_kernel_takes(void **state) {
     (void)state;
-    const struct recurrent_shape wide = {1, 1, 1, 512, 128, 4, false, RECURRENT_DELTA},
-                                 odd = {1, 1, 1, 64, 6, 4, false, RECURRENT_DELTA},
-                                 single = {1, 0, 5, 0, 1, 3, false, RECURRENT_CONVOLUTION};
+    const struct recurrent_shape wide = {1, 1, 1, 512, 128, 4, false, RECURRENT_DELTA, 0, 0},
+                                 odd = {1, 1, 1, 64, 6, 4, false, RECURRENT_DELTA, 0, 0},
+                                 single = {1, 0, 5, 0, 1, 3, false, RECURRENT_CONVOLUTION, 0, 0},
+                                 mamba = {1, 1,       48, 128, 64, 4, false, RECURRENT_MAMBA,
+                                          0, INFINITY};
     assert_false(gpu->ops->recurrent->takes(gpu, &wide));
     assert_false(gpu->ops->recurrent->takes(gpu, &odd));
     assert_false(gpu->ops->recurrent->takes(gpu, &single));
+    assert_false(gpu->ops->recurrent->takes(gpu, &mamba));
 }
 
 int main(int argc, char **argv) {

@@ -43,6 +43,13 @@
     "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"vocab_size\":100,\"hidden_size\":64,"          \
     "\"intermediate_size\":96,\"num_hidden_layers\":4,\"num_attention_heads\":4,"                  \
     "\"max_position_embeddings\":256,\"num_experts\":8,\"moe_intermediate_size\":24"
+/* A recurrent layer, and one that attends. */
+#define GRANITE_HYBRID                                                                             \
+    "{\"architectures\":[\"GraniteMoeHybridForCausalLM\"],\"vocab_size\":100,"                     \
+    "\"hidden_size\":64,\"intermediate_size\":24,\"num_hidden_layers\":2,"                         \
+    "\"num_attention_heads\":4,\"max_position_embeddings\":256,\"mamba_n_heads\":8,"               \
+    "\"shared_intermediate_size\":40,\"num_local_experts\":0"
+#define MAMBA ",\"layer_types\":[\"mamba\",\"attention\"]"
 #define USED ",\"num_experts_per_tok\":3"
 /* Two layers with a window, and one without. */
 #define GEMMA4                                                                                     \
@@ -477,4 +484,42 @@ TEST(gemma4_is_refused_by_the_key_that_differs) {
                    ERR_UNSUPPORTED, "another key");
     expect_refused(GEMMA4 GEMMA4_ROPES ",\"use_bidirectional_attention\":\"all\"}", ERR_INVALID,
                    "use_bidirectional_attention");
+}
+
+TEST(granites_hybrids_have_mamba_layers) {
+    struct model_config c = parsed(GRANITE_HYBRID MAMBA ",\"residual_multiplier\":0.5}");
+    assert_true(c.recurrent.n_layers == 1 && c.n_attention == 1 && c.layers[0].is_recurrent);
+    assert_true(c.recurrent.kind == RECURRENT_MAMBA && c.recurrent.n_k_heads == 1);
+    assert_true(c.recurrent.n_v_heads == 8 && c.recurrent.v_dim == 16 && c.recurrent.k_dim == 256);
+    assert_true(c.recurrent.dt_least == 0 && isinf(c.recurrent.dt_most) && c.conv_bias);
+    assert_true(c.mixer_eps == 1e-6F && c.norm_eps == 4e-6F && c.fused_gate_up);
+    assert_true(c.layers[0].kind == FFN_GATED && c.layers[1].ffn_dim == 40 && c.layers[1].is_local);
+    model_config_fini(&c);
+    c = parsed(GRANITE_HYBRID ",\"layer_types\":[\"linear_attention\",\"full_attention\"],"
+                              "\"mamba_d_head\":\"auto\",\"mamba_expand\":4,"
+                              "\"mamba_conv_bias\":false,\"mamba_n_groups\":2,"
+                              "\"time_step_limit\":[0.5,2],\"position_embedding_type\":\"rope\","
+                              "\"num_local_experts\":4,\"num_experts_per_tok\":2}");
+    assert_true(c.recurrent.v_dim == 32 && c.recurrent.n_k_heads == 2 && !c.conv_bias);
+    assert_true(c.recurrent.dt_least == 0.5F && c.recurrent.dt_most == 2 && !c.layers[0].is_local);
+    assert_true(c.layers[0].kind == FFN_EXPERTS && c.layers[0].n_experts == 4);
+    assert_true(c.layers[0].ffn_dim == 24 && c.layers[0].shared_dim == 40 && c.fused_shared);
+    model_config_fini(&c);
+    c = parsed(GRANITE_HYBRID MAMBA ",\"time_step_limit\":[0.0,{\"__float__\":\"Infinity\"}]}");
+    assert_true(isinf(c.recurrent.dt_most));
+    model_config_fini(&c);
+    expect_refused(GRANITE_HYBRID "}", ERR_INVALID, "'layer_types' is missing");
+    expect_refused(GRANITE_HYBRID ",\"layer_types\":[\"mamba\",\"moe\"]}", ERR_UNSUPPORTED,
+                   "full_attention or mamba");
+    expect_refused(GRANITE_HYBRID MAMBA ",\"mamba_d_head\":24}", ERR_INVALID, "mamba_expand");
+    expect_refused(GRANITE_HYBRID MAMBA ",\"mamba_n_groups\":3}", ERR_INVALID,
+                   "'mamba_n_groups' does not divide the heads");
+    expect_refused(GRANITE_HYBRID MAMBA ",\"mamba_proj_bias\":true}", ERR_UNSUPPORTED,
+                   "mamba_proj_bias");
+    expect_refused(GRANITE_HYBRID MAMBA ",\"mamba_d_conv\":1}", ERR_UNSUPPORTED, "mamba_d_conv");
+    expect_refused(GRANITE_HYBRID MAMBA ",\"time_step_limit\":[2,1]}", ERR_INVALID,
+                   "time_step_limit");
+    expect_refused(GRANITE_HYBRID MAMBA ",\"time_step_limit\":3}", ERR_INVALID, "time_step_limit");
+    expect_refused(GRANITE_HYBRID MAMBA ",\"position_embedding_type\":\"learned\"}",
+                   ERR_UNSUPPORTED, "position_embedding_type");
 }

@@ -17,6 +17,7 @@
 #include "engine/base/json_arena.h"
 #include "engine/cpu/cpu.h"
 #include "engine/device/backend.h"
+#include "engine/device/recurrent.h"
 #include "engine/model/model.h"
 #include "engine/model/random_weights.h"
 #include "tests/model/tiny_models.h"
@@ -27,6 +28,7 @@
 #define NEOX DATA_DIR "/neox-mha-f16-head24-sequential"
 #define OPT DATA_DIR "/opt-mha-f16-head16"
 #define BIASED DATA_DIR "/mqa-f16-linear-bias"
+#define MAMBA DATA_DIR "/granite4h-gqa-bf16-head16-dense"
 
 enum { PATH_BYTES = 1024 };
 
@@ -282,6 +284,52 @@ static bool takes_all(const struct backend *be, const struct weight_format *form
 
 static bool rounds_e4m3(const struct backend *be, const struct weight *weight) {
     return weight->format.element == ELEMENT_E4M3;
+}
+
+/* Python writes a word that JSON does not have, also into limits that have none. */
+static void infinity_is_read_as_nothing(void **state) {
+    static const char more[] = "{\"limits\":[-Infinity,Infinity,0],\"word\":\"\\\"Infinity\",";
+    const struct fixture *f = *state;
+    struct model *model = NULL;
+    struct error err = {0};
+    char path[PATH_BYTES], *config, text[4096];
+    size_t size;
+    link_model(f, BIASED);
+    path_of(path, f->dir, "config.json");
+    assert_int_equal(file_read(&config, &size, path, sizeof(text) - sizeof(more), &err), 0);
+    snprintf(text, sizeof(text), "%s%.*s", more, (int)size - 1, config + 1);
+    free(config);
+    write_file(f, "config.json", text);
+    assert_int_equal(model_load(&model, f->dir, NULL, f->be, &err), 0);
+    model_destroy(model, f->be);
+    text[1] = ' '; /* outside of a string such words are still no JSON */
+    write_file(f, "config.json", text);
+    expect_refused(f, ERR_INVALID, "config.json");
+}
+
+static bool takes_no_mamba(const struct backend *be, const struct recurrent_shape *shape) {
+    (void)be;
+    return shape->kind != RECURRENT_MAMBA;
+}
+
+/* As a GPU does, which has no kernels for them. */
+static void recurrent_layers_without_kernels_are_refused_by_name(void **state) {
+    const struct fixture *f = *state;
+    struct backend be = *f->be;
+    struct backend_ops ops = *f->be->ops;
+    struct recurrent_ops recurrent = *f->be->ops->recurrent;
+    struct model *model = NULL;
+    struct error err = {0};
+    recurrent.takes = takes_no_mamba;
+    ops.recurrent = &recurrent;
+    be.ops = &ops;
+    link_model(f, MAMBA);
+    assert_int_equal(model_load(&model, f->dir, NULL, &be, &err), ERR_UNSUPPORTED);
+    assert_string_equal(err.text,
+                        "GraniteMoeHybridForCausalLM: its recurrent layers (Mamba-2, 4 heads of 24 "
+                        "x 16) are not supported on the device cpu");
+    assert_int_equal(model_load(&model, f->dir, NULL, f->be, &err), 0);
+    model_destroy(model, f->be);
 }
 
 /* Which products round their input depends on the setting and on what config.json says. */
@@ -629,6 +677,8 @@ int main(void) {
         cmocka_unit_test(makes_weights_of_every_format_up),
         cmocka_unit_test(makes_a_model_of_a_format_up),
         cmocka_unit_test(products_round_as_declared_or_as_set),
+        cmocka_unit_test(infinity_is_read_as_nothing),
+        cmocka_unit_test(recurrent_layers_without_kernels_are_refused_by_name),
         cmocka_unit_test(memory_that_comes_back_is_used_again),
         cmocka_unit_test(refuses_an_index_that_leaves_its_directory),
         cmocka_unit_test(refuses_an_index_of_things_that_are_not_there),

@@ -73,6 +73,8 @@ static const char *const tiny_models[] = {
     "lfm2-gqa-bf16-head16",
     "lfm2-mha-f16-head32-wide",
     "lfm2moe-gqa-bf16-head32",
+    "granite4h-gqa-bf16-head16-dense",
+    "granite4h-mha-f16-head32",
     "mixtral-gqa-bf16-head32-window",
     "glm4moe-gqa-bf16-head64-groups",
     "glm4moe-mha-f16-head32",
