@@ -12,7 +12,7 @@ from test_families import DATA, N_VOCAB, link_checkpoint
 
 CONTEXT, PAGE_TOKENS, N_TAIL = 65536 if LONG else 16384, 64, 150
 CPU_ONLY = ("granite4h",)  # Mamba-2: a GPU has no kernels for it
-CHECKPOINTS = ["qwen3_5-gqa-bf16-head16"]
+CHECKPOINTS = ["qwen3_5-gqa-bf16-head16", *["granite4h-gqa-bf16-head16-dense"] * EXACT]
 TEMPLATE = "{% for m in messages %}{{ '<s>' }}{{ m.content }}{{ '</s>' }}{% endfor %}{{ '<s>' }}"
 PLAIN = ("--max-num-seqs", 8, "--max-model-len", CONTEXT, "--allowed-kv-policies", "full",
          "--max-num-batched-tokens", 1024)

@@ -270,7 +270,7 @@ TEST_WITH(what_is_wrong_is_named, set_up, rig_tear_down_chat) {
          "tool_choice", "none of those in tools"},
         {"{\"input\":\"q\",\"tool_choice\":{\"type\":\"x\"}}", "tool_choice", "type must be auto"},
         {"{\"input\":\"q\",\"text\":{\"format\":{\"type\":\"json_object\"}}}", "text", ""},
-        {"{\"input\":\"q\",\"max_output_tokens\":-1}", "max_output_tokens", "must be between"},
+        {"{\"input\":\"q\",\"max_output_tokens\":-2}", "max_output_tokens", "must be between"},
         {"{\"input\":\"q\",\"max_output_tokens\":100000}", "max_output_tokens", "context"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
