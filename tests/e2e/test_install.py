@@ -246,7 +246,8 @@ def build(tmp_path):
             ["bash", "-ec", '. scripts/ci/common.sh; build_in "$0"; tell_gaps "$0"', folder], cwd=ROOT,
             env={**os.environ, "PATH": f"{tools}:{path or os.environ['PATH']}"}, capture_output=True, text=True,
             check=True)
-        return (tmp_path / "called").read_text().splitlines(), done.stderr
+        called = (tmp_path / "called").read_text().splitlines()
+        return [line for line in called if line != "meson --version"], done.stderr
 
     return run
 
