@@ -452,22 +452,28 @@ TEST(arguments_are_nested_as_deep_as_they_may_come_back) {
     }
 }
 
-/* Reads a text that is cut off, in pieces of every size. */
-static void check_cut(const char *sign, const char *text, const char *cut, uint32_t n_calls,
-                      const char *expected) {
-    for (size_t piece = 1; piece < 5; piece++) {
+/* Reads a text in pieces of every size; names: of the tools, or NULL. */
+static void check_split(const char *sign, const json_t *names, const char *text, const char *cut,
+                        uint32_t n_calls, const char *expected) {
+    for (size_t piece = 1; piece < 9; piece++) {
         struct buffer answer = {0};
-        struct tool_split split = {.format = tool_format_of(sign), .max_calls = TOOL_MAX_CALLS};
+        struct tool_split split = {
+            .format = tool_format_of(sign), .strings = names, .max_calls = TOOL_MAX_CALLS};
         for (size_t i = 0; i < strlen(text); i += piece) {
             const size_t left = strlen(text) - i;
             tool_split_add(&split, text + i, left < piece ? left : piece, &answer);
         }
         tool_split_end(&split, &answer, cut);
         if (split.n_calls != n_calls || strcmp(answer.data ? answer.data : "", expected) != 0)
-            fail_msg("'%s' cut: %u calls, '%s'", text, split.n_calls, answer.data);
+            fail_msg("'%s': %u calls, '%s'", text, split.n_calls, answer.data);
         tool_split_fini(&split);
         buffer_fini(&answer);
     }
+}
+
+static void check_cut(const char *sign, const char *text, const char *cut, uint32_t n_calls,
+                      const char *expected) {
+    check_split(sign, NULL, text, cut, n_calls, expected);
 }
 
 TEST(what_is_cut_off_is_no_text) {
@@ -617,24 +623,11 @@ TEST(calls_need_no_marks_where_they_name_a_tool) {
     }
 }
 
-/* Reads a text in pieces of every size, where the tools are get, get_time and add. */
+/* Reads a text where the tools are get, get_time and add. */
 static void check_bare(const char *sign, const char *text, const char *cut, uint32_t n_calls,
                        const char *expected) {
     json_t *names = json_pack("{s:n, s:n, s:n}", "get", "get_time", "add");
-    for (size_t piece = 1; piece < 9; piece++) {
-        struct buffer answer = {0};
-        struct tool_split split = {
-            .format = tool_format_of(sign), .strings = names, .max_calls = TOOL_MAX_CALLS};
-        for (size_t i = 0; i < strlen(text); i += piece) {
-            const size_t left = strlen(text) - i;
-            tool_split_add(&split, text + i, left < piece ? left : piece, &answer);
-        }
-        tool_split_end(&split, &answer, cut);
-        if (split.n_calls != n_calls || strcmp(answer.data ? answer.data : "", expected) != 0)
-            fail_msg("'%s': %u calls, '%s'", text, split.n_calls, answer.data);
-        tool_split_fini(&split);
-        buffer_fini(&answer);
-    }
+    check_split(sign, names, text, cut, n_calls, expected);
     json_decref(names);
 }
 

@@ -239,7 +239,7 @@ static bool may_be_calls(const struct tool_split *split) {
 static bool is_cut_mark(const struct tool_split *split, const char *cut) {
     const char *mark = split->format->begin;
     const size_t n = split->held.length;
-    if (n == 0 || strncmp(mark, split->held.data, n) != 0) return false;
+    if (!*mark || n == 0 || strncmp(mark, split->held.data, n) != 0) return false;
     return *cut ? strncmp(cut, mark + n, strlen(mark + n)) == 0 : n > 1 || split->must_call;
 }
 
