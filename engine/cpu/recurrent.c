@@ -31,6 +31,9 @@ struct recurrent_job {
     size_t stride;
     float *rates, *biases, *norm; /* [n_v_heads] twice, [v_dim] */
     float *skip, *channel_biases; /* of Mamba-2: [n_v_heads], [n_channels] */
+    /* Advances a head's state by a row, and leaves in out [v_dim] what it reads. */
+    void (*advance)(const struct recurrent_job *job, uint32_t row, uint32_t head, uint32_t worker,
+                    float *state, float *out);
 };
 
 static float *take(uintptr_t *at, size_t n) {
@@ -155,23 +158,30 @@ static struct delta_row change_of(const struct recurrent_job *job, uint32_t row,
                               .v_dim = s->v_dim};
 }
 
+/* Advances a head by a row of Gated DeltaNet, and norms what it reads. */
+static void delta_of_head(const struct recurrent_job *job, uint32_t row, uint32_t head,
+                          uint32_t worker, float *state, float *out) {
+    const struct delta_row change = change_of(job, row, head);
+    const struct cpu_kernels *kernels = job->cpu->kernels;
+    float *read = scratch_of(job->cpu, worker);
+    kernels->delta(&change, state, read);
+    kernels->rmsnorm(out, read, job->norm, job->shape->v_dim, job->args->eps, false);
+}
+
 /* Runs the recurrence of a head for the rows of a sequence, and finishes its part of `out`. */
 static void head_task(void *ctx, uint32_t task, uint32_t worker) {
     const struct recurrent_job *job = ctx;
     const struct recurrent_args *args = job->args;
     const struct recurrent_shape *s = job->shape;
-    const struct cpu_kernels *kernels = job->cpu->kernels;
     const struct step_seq *seq = &job->step->seqs[task / s->n_v_heads];
     const uint32_t head = task % s->n_v_heads, end = seq->first_row + seq->n_rows;
-    float *state = begin_head(job, seq, head), *read = scratch_of(job->cpu, worker);
+    float *state = begin_head(job, seq, head);
     for (uint32_t row = seq->first_row; row < end; row++) {
-        const struct delta_row change = change_of(job, row, head);
         const size_t at = (size_t)head * s->v_dim;
         float *out = (float *)args->out + (size_t)row * job->n_values + at;
-        kernels->delta(&change, state, read);
-        kernels->rmsnorm(out, read, job->norm, s->v_dim, args->eps, false);
-        kernels->gate_mul(out, (const float *)args->z + row * args->gates_stride + at, out,
-                          s->v_dim, GATE_SILU);
+        job->advance(job, row, head, worker, state, out);
+        job->cpu->kernels->gate_mul(out, (const float *)args->z + row * args->gates_stride + at,
+                                    out, s->v_dim, GATE_SILU);
     }
 }
 
@@ -197,6 +207,7 @@ static int run_delta(struct recurrent_job *job, struct error *err) {
     weight_row(job->cpu, args->norm, 0, job->norm);
     job->inputs = args->qkv;
     job->stride = args->qkv_stride;
+    job->advance = delta_of_head;
     pool_run(job->cpu->pool, row_task, job, job->step->n_rows);
     pool_run(job->cpu->pool, head_task, job, job->step->n_seqs * job->shape->n_v_heads);
     return 0;
@@ -260,25 +271,13 @@ static struct scan_row scan_of(const struct recurrent_job *job, uint32_t row, ui
                              .v_dim = s->v_dim};
 }
 
-/* Runs the recurrence of a head for the rows of a sequence, and finishes its part of `out`. */
-static void scan_task(void *ctx, uint32_t task, uint32_t worker) {
-    const struct recurrent_job *job = ctx;
-    const struct recurrent_args *args = job->args;
-    const struct recurrent_shape *s = job->shape;
-    const struct cpu_kernels *kernels = job->cpu->kernels;
-    const struct step_seq *seq = &job->step->seqs[task / s->n_v_heads];
-    const uint32_t head = task % s->n_v_heads, end = seq->first_row + seq->n_rows;
-    float *state = begin_head(job, seq, head);
+/* Advances a head by a row of Mamba-2. */
+static void scan_of_head(const struct recurrent_job *job, uint32_t row, uint32_t head,
+                         uint32_t worker, float *state, float *out) {
+    const struct scan_row scan = scan_of(job, row, head);
     (void)worker;
-    for (uint32_t row = seq->first_row; row < end; row++) {
-        const struct scan_row scan = scan_of(job, row, head);
-        const size_t at = (size_t)head * s->v_dim;
-        float *out = (float *)args->out + (size_t)row * job->n_values + at;
-        kernels->scan(&scan, state, out);
-        for (uint32_t i = 0; i < s->v_dim; i++) out[i] += job->skip[head] * scan.x[i];
-        kernels->gate_mul(out, (const float *)args->z + row * args->gates_stride + at, out,
-                          s->v_dim, GATE_SILU);
-    }
+    job->cpu->kernels->scan(&scan, state, out);
+    for (uint32_t i = 0; i < job->shape->v_dim; i++) out[i] += job->skip[head] * scan.x[i];
 }
 
 static void read_channel_biases(const struct recurrent_job *job) {
@@ -301,8 +300,9 @@ static int run_mamba(struct recurrent_job *job, struct error *err) {
     read_channel_biases(job);
     job->inputs = args->qkv;
     job->stride = args->qkv_stride;
+    job->advance = scan_of_head;
     pool_run(job->cpu->pool, biased_row_task, job, job->step->n_rows);
-    pool_run(job->cpu->pool, scan_task, job, job->step->n_seqs * job->shape->n_v_heads);
+    pool_run(job->cpu->pool, head_task, job, job->step->n_seqs * job->shape->n_v_heads);
     return 0;
 }
 
