@@ -94,14 +94,16 @@ static struct kv_refusal refusal_of(const struct kv_space *space, struct kv_amou
     return (struct kv_refusal){
         .is_set = true,
         .pages = (int64_t)kv_n_available(space) - (int64_t)left.pages,
-        .blocks = (int64_t)kv_n_available_blocks(space) - (int64_t)left.blocks};
+        .blocks = (int64_t)kv_n_available_blocks(space) - (int64_t)left.blocks,
+        .states = (int64_t)kv_n_available_states(space) - (int64_t)left.states};
 }
 
 /* Tells whether the sequence found too little the last time, and no more is available now. */
 static bool is_refused(const struct kv_sequence *kv, struct kv_amount left) {
     if (!kv->refusal.is_set) return false;
     const struct kv_refusal now = refusal_of(kv->space, left);
-    return now.pages <= kv->refusal.pages && now.blocks <= kv->refusal.blocks;
+    return now.pages <= kv->refusal.pages && now.blocks <= kv->refusal.blocks &&
+           now.states <= kv->refusal.states;
 }
 
 struct kv_grant kv_ask(struct kv_sequence *kv, const struct kv_wish *wish) {

@@ -62,7 +62,7 @@ struct select_total;
  * that.  Zeroed: it has not failed since the sequence ran last. */
 struct kv_refusal {
     bool is_set;
-    int64_t pages, blocks;
+    int64_t pages, blocks, states;
 };
 
 /* What one sequence has of the cache, embedded in struct sequence.  A member struct is opened only

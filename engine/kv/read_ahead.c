@@ -44,10 +44,10 @@ struct reading_checkpoint {
 
 struct kv_reading {
     struct kv_sequence *kv;
-    const uint32_t *tokens; /* of the sequence */
-    uint64_t serial;        /* owner of its jobs: addresses may come again */
-    double since_s;         /* when something arrived last */
-    uint64_t n_pages;       /* that the sequence will need */
+    const uint32_t *tokens;   /* of the sequence */
+    uint64_t serial;          /* owner of its jobs: addresses may come again */
+    double since_s;           /* when something arrived last */
+    struct kv_amount missing; /* what the sequence will need */
     struct disk_job *arrived[WINDOW];
     bool is_over; /* the rest is to be computed, */
     bool is_lost; /* because blocks before it have been evicted */
@@ -210,21 +210,27 @@ static void ask_further(struct kv_reading *r) {
     }
 }
 
-/* Tells whether n_pages are to be had beside those that the other readings are for: they would
- * evict each other's blocks. */
+/* Tells whether what is missing is to be had beside what the other readings are for: they would
+ * evict each other's blocks and checkpoints. */
 static bool fits_beside(const struct kv_readings *readings, const struct kv_space *space,
-                        uint64_t n_pages) {
-    for (uint32_t i = 0; i < readings->n; i++) n_pages += readings->all[i]->n_pages;
-    return n_pages <= kv_n_available(space);
+                        struct kv_amount missing) {
+    for (uint32_t i = 0; i < readings->n; i++) {
+        missing.pages += readings->all[i]->missing.pages;
+        missing.states += readings->all[i]->missing.states;
+    }
+    return kv_is_available(space, missing, (struct kv_amount){0});
 }
 
 static bool begin(struct kv_sequence *kv, struct kv_amount missing) {
     struct kv_readings *readings = kv->space->readings;
     if (!kv_is_available(kv->space, missing, (struct kv_amount){0}))
         return false; /* it would have to wait in any case */
-    if (readings->n == READINGS_MAX || !fits_beside(readings, kv->space, missing.pages))
+    /* Its first step reads the checkpoint and writes its state to another slot. */
+    if (kv->reading.at->checkpoint.id.kind != 0) missing.states++;
+    if (readings->n == READINGS_MAX ||
+        (readings->n > 0 && !fits_beside(readings, kv->space, missing)))
         return true;
-    kv->reading.at->n_pages = missing.pages;
+    kv->reading.at->missing = missing;
     kv->reading.progress = KV_READ_RUNNING;
     kv->reading.n_beginnings++;
     kv->reading.at->serial = ++readings->serial;
@@ -402,10 +408,19 @@ static int insert_checkpoint(const struct kv_reading *r, uint32_t block, const s
     return code;
 }
 
-/* Takes the checkpoint once it has arrived and its block is in the cache.  ERR_DEVICE. */
+/* Tells whether the checkpoint has arrived and no slot is to be had: its sequence cannot start
+ * either.  It takes the first slot that becomes free, before any sequence that waits. */
+static bool waits_for_slot(const struct kv_reading *r) {
+    const struct disk_job *job = r->checkpoint.arrived;
+    return job && !job->failed && r->n_taken == r->n_end &&
+           kv_n_available_states(r->kv->space) == 0;
+}
+
+/* Takes the checkpoint once it has arrived, its block is in the cache and a slot is to be had.
+ * ERR_DEVICE. */
 static int take_checkpoint(struct kv_reading *r, struct error *err) {
     struct disk_job *job = r->checkpoint.arrived;
-    if (!job || r->n_taken < r->n_end) return 0;
+    if (!job || r->n_taken < r->n_end || waits_for_slot(r)) return 0;
     const uint32_t block = find_last(r);
     int code = job->failed ? ERR_NOT_FOUND : 0;
     r->is_lost = block == PREFIX_NONE;
@@ -518,7 +533,8 @@ int kv_readings_advance(const struct kv_space *space, struct error *err) {
         code = r->is_state ? take_state(r, err) : take_blocks(r, err);
         if (!code) code = take_checkpoint(r, err);
         if (!r->is_over) ask_further(r);
-        if (r->is_over || clock_seconds() > r->since_s + patience_s) end(r);
+        const bool is_late = clock_seconds() > r->since_s + patience_s;
+        if (r->is_over || (is_late && !waits_for_slot(r))) end(r);
     }
     return code;
 }

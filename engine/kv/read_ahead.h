@@ -8,10 +8,11 @@
  * A sequence that waits asks once what the disk has beyond the caches.  If that is something, it is
  * held back while others run.  What arrives becomes unused blocks of the prefix cache, or a cached
  * state, and the sequence then finds these like any others.  So nothing is pinned: what is evicted
- * before the sequence starts, or does not arrive within seconds, is computed.
+ * before the sequence starts, or does not arrive within seconds, is computed.  A checkpoint that
+ * finds no free slot waits for one, as the sequence has to.
  *
- * At most READINGS_MAX sequences read at a time.  A read starts only if pages for all
- * sequences that wait for one are available.
+ * At most READINGS_MAX sequences read at a time.  A read starts only if pages and recurrent states
+ * for all sequences that wait for one are available.
  *
  * Thread: engine.  Memory: a reading is one allocation; files are bounded by disk/disk.h. */
 #ifndef ENGINE_KV_READ_AHEAD_H
