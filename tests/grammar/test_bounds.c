@@ -5,21 +5,16 @@
 #include <string.h>
 
 #include "engine/base/error.h"
-#include "engine/grammar/grammar_cache.h"
-#include "engine/tokenizer/tokenizer.h"
+#include "tests/grammar/grammar_rig.h"
 #include "tests/test.h"
 
-enum { EOS = 8186, FORCED_BYTES = 512 };
-
-static const char *model_dir;
-static struct tokenizer *tokenizer;
-static struct grammar_vocab *vocab;
+enum { FORCED_BYTES = 512 };
 
 static struct grammar_matcher *start(enum grammar_kind kind, const char *text) {
     struct grammar *grammar;
     struct grammar_matcher *matcher;
     struct error err = {0};
-    if (grammar_compile(&grammar, vocab, kind, text, strlen(text), NULL, &err))
+    if (grammar_compile(&grammar, rig_vocab, kind, text, strlen(text), NULL, &err))
         fail_msg("%.100s: %s", text, err.text);
     assert_int_equal(grammar_matcher_create(&matcher, grammar), 0);
     grammar_unref(grammar);
@@ -85,8 +80,8 @@ static int repeat(struct grammar_matcher *matcher, uint32_t token, int n, double
 static uint32_t token_of(const char *text) {
     struct token_list ids = {0};
     struct error err = {0};
-    assert_int_equal(tokenizer_encode(tokenizer, text, strlen(text), false, UINT32_MAX, &ids, &err),
-                     0);
+    assert_int_equal(
+        tokenizer_encode(rig_tokenizer, text, strlen(text), false, UINT32_MAX, &ids, &err), 0);
     assert_int_equal(ids.n, 1);
     const uint32_t id = ids.ids[0];
     free(ids.ids);
@@ -174,7 +169,7 @@ TEST(compiling_has_an_end) {
         struct error err = {0};
         char *text = make_costly(i);
         const int code =
-            grammar_compile(&grammar, vocab, costly[i].kind, text, strlen(text), &little, &err);
+            grammar_compile(&grammar, rig_vocab, costly[i].kind, text, strlen(text), &little, &err);
         if (code != ERR_FULL && code != ERR_INVALID) fail_msg("%zu: %d %s", i, code, err.text);
         free(text);
     }
@@ -188,8 +183,8 @@ TEST(compiling_ends_before_the_stack) {
         const struct grammar_limits large = {60, 1 << 30, NULL, NULL};
         struct grammar *grammar = NULL;
         struct error err = {0};
-        assert_int_equal(grammar_compile(&grammar, vocab, GRAMMAR_EBNF, forms[i], strlen(forms[i]),
-                                         &large, &err),
+        assert_int_equal(grammar_compile(&grammar, rig_vocab, GRAMMAR_EBNF, forms[i],
+                                         strlen(forms[i]), &large, &err),
                          ERR_INVALID);
         assert_non_null(strstr(err.text, "deeply"));
     }
@@ -206,18 +201,18 @@ TEST(compiling_ends_with_memory_and_when_it_is_told_to) {
     char *text = make_costly(0);
     const struct grammar_limits small = {60, 4 << 20, NULL, NULL}, told = {60, 1 << 30, yes, NULL};
     assert_int_equal(
-        grammar_compile(&grammar, vocab, costly[0].kind, text, strlen(text), &small, &err),
+        grammar_compile(&grammar, rig_vocab, costly[0].kind, text, strlen(text), &small, &err),
         ERR_FULL);
     assert_non_null(strstr(err.text, "memory"));
     assert_int_equal(
-        grammar_compile(&grammar, vocab, costly[0].kind, text, strlen(text), &told, &err),
+        grammar_compile(&grammar, rig_vocab, costly[0].kind, text, strlen(text), &told, &err),
         ERR_STOPPED);
     free(text);
 }
 
 TEST(no_time_is_no_call) {
     struct grammar_matcher *matcher = start(GRAMMAR_REGEX, "a+");
-    uint32_t *mask = calloc(grammar_mask_words(tokenizer_n_vocab(tokenizer)), sizeof(*mask));
+    uint32_t *mask = calloc(grammar_mask_words(tokenizer_n_vocab(rig_tokenizer)), sizeof(*mask));
     size_t n = 0;
     char text[FORCED_BYTES];
     grammar_matcher_allow(matcher, 0);
@@ -236,7 +231,7 @@ TEST(what_took_too_much_is_remembered) {
     struct error err = {0}, again = {0};
     const struct grammar_trial quick = {.effort = GRAMMAR_QUICK};
     char *text = make_costly(0);
-    assert_int_equal(grammar_cache_create(&cache, vocab, 1 << 10), 0);
+    assert_int_equal(grammar_cache_create(&cache, rig_vocab, 1 << 10), 0);
     assert_int_equal(
         grammar_cache_get(cache, &grammar, costly[0].kind, text, strlen(text), &quick, &err),
         ERR_FULL);
@@ -247,27 +242,11 @@ TEST(what_took_too_much_is_remembered) {
     assert_string_equal(err.text, again.text);
     assert_null(grammar_cache_find(cache, GRAMMAR_REGEX, "[a-z]+", 6));
     grammar_cache_destroy(cache); /* with the vocabulary */
-    vocab = NULL;
+    rig_vocab = NULL;
     free(text);
-}
-
-static int load(void **state) {
-    struct error err = {0};
-    const uint32_t eos = EOS;
-    const struct grammar_tokens special = {.eos = &eos, .n_eos = 1};
-    if (tokenizer_load(&tokenizer, model_dir, &err)) return -1;
-    return grammar_vocab_create(&vocab, tokenizer, tokenizer_n_vocab(tokenizer), &special, &err);
-}
-
-static int unload(void **state) {
-    grammar_vocab_destroy(vocab);
-    tokenizer_destroy(tokenizer);
-    return 0;
 }
 
 int main(int argc, char **argv) {
     if (!grammar_is_available()) return 77; /* Meson's number for a test that was skipped */
-    if (argc < 2) return 1;
-    model_dir = argv[1];
-    return tests_run("tests", load, unload);
+    return rig_main(argc, argv);
 }

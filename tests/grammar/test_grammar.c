@@ -7,12 +7,9 @@
 
 #include "engine/base/error.h"
 #include "engine/base/json_arena.h"
-#include "engine/grammar/grammar_cache.h"
 #include "engine/grammar/schema.h"
-#include "engine/tokenizer/tokenizer.h"
+#include "tests/grammar/grammar_rig.h"
 #include "tests/test.h"
-
-static const char *model_dir;
 
 static json_t *parse(const char *text) {
     json_t *value = json_loads(text, JSON_DECODE_ANY, NULL);
@@ -140,40 +137,19 @@ TEST(deep_and_wide_schemas_are_refused) {
     json_decref(wide);
 }
 
-static struct grammar *get(struct grammar_cache *cache, const char *regex) {
-    struct grammar *grammar = NULL;
-    struct error err = {0};
-    if (grammar_cache_get(cache, &grammar, GRAMMAR_REGEX, regex, strlen(regex), NULL, &err))
-        fail_msg("%s: %s", regex, err.text);
-    return grammar;
-}
-
-static struct grammar_cache *make_cache(struct tokenizer *tokenizer, size_t max_bytes) {
-    struct grammar_cache *cache;
-    struct grammar_vocab *vocab;
-    struct error err = {0};
-    const uint32_t eos = 8186;
-    const struct grammar_tokens special = {.eos = &eos, .n_eos = 1};
-    assert_int_equal(
-        grammar_vocab_create(&vocab, tokenizer, tokenizer_n_vocab(tokenizer), &special, &err), 0);
-    assert_int_equal(grammar_cache_create(&cache, vocab, max_bytes), 0);
-    return cache;
-}
-
 TEST(the_cache_keeps_what_was_used_last) {
-    struct tokenizer *tokenizer;
     struct error err = {0};
     if (!grammar_is_available()) skip();
-    assert_int_equal(tokenizer_load(&tokenizer, model_dir, &err), 0);
-    struct grammar_cache *cache = make_cache(tokenizer, 256 << 20);
-    struct grammar *first = get(cache, "[a-z]+"), *again = get(cache, "[a-z]+");
+    struct grammar_cache *cache = rig_cache(256 << 20);
+    struct grammar *first = rig_get(cache, GRAMMAR_REGEX, "[a-z]+"),
+                   *again = rig_get(cache, GRAMMAR_REGEX, "[a-z]+");
     assert_ptr_equal(first, again);
     assert_null(grammar_cache_find(cache, GRAMMAR_EBNF, "[a-z]+", 6)); /* another kind */
     for (int i = 0; i < 300; i++) {
         char regex[32];
         snprintf(regex, sizeof(regex), "a{%d}", i + 1);
-        grammar_unref(get(cache, regex));
-        grammar_unref(get(cache, "[a-z]+"));
+        grammar_unref(rig_get(cache, GRAMMAR_REGEX, regex));
+        grammar_unref(rig_get(cache, GRAMMAR_REGEX, "[a-z]+"));
     }
     assert_int_equal(grammar_cache_n_kept(cache), 256);
     struct grammar *kept = grammar_cache_find(cache, GRAMMAR_REGEX, "[a-z]+", 6);
@@ -182,31 +158,27 @@ TEST(the_cache_keeps_what_was_used_last) {
     grammar_unref(kept);
     grammar_cache_destroy(cache); /* a sequence may still use a grammar */
     struct grammar_matcher *matcher;
-    uint32_t *mask = calloc(grammar_mask_words(tokenizer_n_vocab(tokenizer)), sizeof(*mask));
+    uint32_t *mask = calloc(grammar_mask_words(tokenizer_n_vocab(rig_tokenizer)), sizeof(*mask));
     assert_int_equal(grammar_matcher_create(&matcher, first), 0);
     assert_int_equal(grammar_matcher_mask(matcher, mask), 0);
     grammar_matcher_destroy(matcher);
     free(mask);
     grammar_unref(first);
     grammar_unref(again);
-    cache = make_cache(tokenizer, 16);
+    cache = rig_cache(16);
     struct grammar *none = NULL;
     assert_int_equal(grammar_cache_get(cache, &none, GRAMMAR_REGEX, "a", 1, NULL, &err),
                      ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "takes more than"));
     grammar_cache_destroy(cache);
-    tokenizer_destroy(tokenizer);
 }
 
 /* Each token is tried by a matcher of its own: the mask must say what that says. */
 TEST(masks_say_what_is_accepted) {
-    struct tokenizer *tokenizer;
-    struct error err = {0};
     if (!grammar_is_available()) skip();
-    assert_int_equal(tokenizer_load(&tokenizer, model_dir, &err), 0);
-    const uint32_t n_vocab = tokenizer_n_vocab(tokenizer);
-    struct grammar_cache *cache = make_cache(tokenizer, 256 << 20);
-    struct grammar *grammar = get(cache, "(th|[a-m]*) [0-9]{2}");
+    const uint32_t n_vocab = tokenizer_n_vocab(rig_tokenizer);
+    struct grammar_cache *cache = rig_cache(256 << 20);
+    struct grammar *grammar = rig_get(cache, GRAMMAR_REGEX, "(th|[a-m]*) [0-9]{2}");
     struct grammar_matcher *matcher;
     uint32_t *mask = calloc(grammar_mask_words(n_vocab), sizeof(*mask)), n_allowed = 0;
     assert_int_equal(grammar_matcher_create(&matcher, grammar), 0);
@@ -224,55 +196,32 @@ TEST(masks_say_what_is_accepted) {
     free(mask);
     grammar_unref(grammar);
     grammar_cache_destroy(cache);
-    tokenizer_destroy(tokenizer);
-}
-
-/* Tells whether a grammar takes a text, token by token. */
-static bool accepts(struct tokenizer *tokenizer, struct grammar *grammar, const char *text) {
-    struct token_list ids = {0};
-    struct error err = {0};
-    struct grammar_matcher *matcher;
-    bool all = true;
-    assert_int_equal(tokenizer_encode(tokenizer, text, strlen(text), false, UINT32_MAX, &ids, &err),
-                     0);
-    assert_int_equal(grammar_matcher_create(&matcher, grammar), 0);
-    for (size_t i = 0; i < ids.n && all; i++)
-        all = grammar_matcher_accept(matcher, ids.ids[i]) == 0;
-    grammar_matcher_destroy(matcher);
-    free(ids.ids);
-    return all;
 }
 
 TEST(white_space_is_that_of_unicode) {
     static const char *const spaces[] = {" ",      "\u00a0", "\u1680", "\u2007", "\u2028",
                                          "\u202f", "\u205f", "\u3000", "\ufeff"};
-    struct tokenizer *tokenizer;
     struct grammar *grammars[4];
-    struct error err = {0};
     if (!grammar_is_available()) skip();
-    assert_int_equal(tokenizer_load(&tokenizer, model_dir, &err), 0);
-    struct grammar_cache *cache = make_cache(tokenizer, 256 << 20);
-    grammars[0] = get(cache, "a[^\\s]b");
-    grammars[1] = get(cache, "a\\Sb");
-    grammars[2] = get(cache, "a[\\s]b");
+    struct grammar_cache *cache = rig_cache(256 << 20);
+    grammars[0] = rig_get(cache, GRAMMAR_REGEX, "a[^\\s]b");
+    grammars[1] = rig_get(cache, GRAMMAR_REGEX, "a\\Sb");
+    grammars[2] = rig_get(cache, GRAMMAR_REGEX, "a[\\s]b");
     const char *const schema = "{\"type\":\"string\",\"pattern\":\"^a[^\\\\s]b$\"}";
-    if (grammar_cache_get(cache, &grammars[3], GRAMMAR_JSON_SCHEMA, schema, strlen(schema), NULL,
-                          &err))
-        fail_msg("%s", err.text);
+    grammars[3] = rig_get(cache, GRAMMAR_JSON_SCHEMA, schema);
     for (size_t i = 0; i < sizeof(spaces) / sizeof(*spaces); i++) {
         char text[16], quoted[20];
         snprintf(text, sizeof(text), "a%sb", spaces[i]);
         snprintf(quoted, sizeof(quoted), "\"%s\"", text);
-        assert_false(accepts(tokenizer, grammars[0], text));
-        assert_false(accepts(tokenizer, grammars[1], text));
-        assert_true(accepts(tokenizer, grammars[2], text));
-        assert_false(accepts(tokenizer, grammars[3], quoted));
+        assert_false(rig_takes(grammars[0], text, false));
+        assert_false(rig_takes(grammars[1], text, false));
+        assert_true(rig_takes(grammars[2], text, false));
+        assert_false(rig_takes(grammars[3], quoted, false));
     }
-    assert_true(accepts(tokenizer, grammars[0], "a\u2060b")); /* joins words: no space */
-    assert_true(accepts(tokenizer, grammars[3], "\"a\u00e9b\""));
+    assert_true(rig_takes(grammars[0], "a\u2060b", false)); /* joins words: no space */
+    assert_true(rig_takes(grammars[3], "\"a\u00e9b\"", false));
     for (size_t i = 0; i < 4; i++) grammar_unref(grammars[i]);
     grammar_cache_destroy(cache);
-    tokenizer_destroy(tokenizer);
 }
 
 /* Half of a surrogate pair alone is no character: parsers refuse what has it. */
@@ -286,29 +235,23 @@ TEST(escapes_are_characters) {
         "{\"type\":\"string\"}", "{\"type\":\"object\"}",
         "{\"type\":\"object\",\"additionalProperties\":{\"type\":\"null\"}}"};
     static const char *const forms[] = {"\"%s\"", "{\"a\": [\"%s\"]}", "{\"%s\": null}"};
-    struct tokenizer *tokenizer;
-    struct error err = {0};
     if (!grammar_is_available()) skip();
-    assert_int_equal(tokenizer_load(&tokenizer, model_dir, &err), 0);
-    struct grammar_cache *cache = make_cache(tokenizer, 256 << 20);
+    struct grammar_cache *cache = rig_cache(256 << 20);
     for (size_t i = 0; i < sizeof(schemas) / sizeof(*schemas); i++) {
         struct grammar *grammar;
         char text[48];
-        if (grammar_cache_get(cache, &grammar, GRAMMAR_JSON_SCHEMA, schemas[i], strlen(schemas[i]),
-                              NULL, &err))
-            fail_msg("%s", err.text);
+        grammar = rig_get(cache, GRAMMAR_JSON_SCHEMA, schemas[i]);
         for (size_t n = 0; n < sizeof(good) / sizeof(*good); n++) {
             snprintf(text, sizeof(text), forms[i], good[n]);
-            if (!accepts(tokenizer, grammar, text)) fail_msg("%s is refused", text);
+            if (!rig_takes(grammar, text, false)) fail_msg("%s is refused", text);
         }
         for (size_t n = 0; n < sizeof(bad) / sizeof(*bad); n++) {
             snprintf(text, sizeof(text), forms[i], bad[n]);
-            if (accepts(tokenizer, grammar, text)) fail_msg("%s is taken", text);
+            if (rig_takes(grammar, text, false)) fail_msg("%s is taken", text);
         }
         grammar_unref(grammar);
     }
     grammar_cache_destroy(cache);
-    tokenizer_destroy(tokenizer);
 }
 
 /* Values that a schema allows, and others near them. */
@@ -335,47 +278,25 @@ static const struct {
      "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\""},
 };
 
-/* Tells whether the grammar takes the text, and its end. */
-static bool is_value(struct tokenizer *tokenizer, struct grammar *grammar, const char *text) {
-    struct token_list ids = {0};
-    struct error err = {0};
-    struct grammar_matcher *matcher;
-    bool all = true;
-    assert_int_equal(tokenizer_encode(tokenizer, text, strlen(text), false, UINT32_MAX, &ids, &err),
-                     0);
-    assert_int_equal(grammar_matcher_create(&matcher, grammar), 0);
-    for (size_t i = 0; i < ids.n && all; i++)
-        all = grammar_matcher_accept(matcher, ids.ids[i]) == 0;
-    all = all && grammar_matcher_accept(matcher, 8186) == 0;
-    grammar_matcher_destroy(matcher);
-    free(ids.ids);
-    return all;
-}
-
-static void check_list(struct tokenizer *tokenizer, struct grammar *grammar, const char *list,
-                       bool wanted) {
+static void check_list(struct grammar *grammar, const char *list, bool wanted) {
     char text[128];
     for (const char *at = list; *at; at += strcspn(at, " "), at += *at == ' ') {
         snprintf(text, sizeof(text), "%.*s", (int)strcspn(at, " "), at);
-        if (is_value(tokenizer, grammar, text) != wanted)
+        if (rig_takes(grammar, text, true) != wanted)
             fail_msg("%s is %s", text, wanted ? "refused" : "taken");
     }
 }
 
 TEST(values_at_the_bounds_of_schemas) {
-    struct tokenizer *tokenizer;
     struct error err = {0};
     if (!grammar_is_available()) skip();
-    assert_int_equal(tokenizer_load(&tokenizer, model_dir, &err), 0);
-    struct grammar_cache *cache = make_cache(tokenizer, 256 << 20);
+    struct grammar_cache *cache = rig_cache(256 << 20);
     for (size_t i = 0; i < sizeof(values) / sizeof(*values); i++) {
         struct grammar *grammar;
         const char *schema = values[i].schema;
-        if (grammar_cache_get(cache, &grammar, GRAMMAR_JSON_SCHEMA, schema, strlen(schema), NULL,
-                              &err))
-            fail_msg("%s: %s", schema, err.text);
-        check_list(tokenizer, grammar, values[i].good, true);
-        check_list(tokenizer, grammar, values[i].bad, false);
+        grammar = rig_get(cache, GRAMMAR_JSON_SCHEMA, schema);
+        check_list(grammar, values[i].good, true);
+        check_list(grammar, values[i].bad, false);
         grammar_unref(grammar);
     }
     struct grammar *none;
@@ -386,18 +307,16 @@ TEST(values_at_the_bounds_of_schemas) {
         ERR_INVALID);
     assert_non_null(strstr(err.text, "no number"));
     grammar_cache_destroy(cache);
-    tokenizer_destroy(tokenizer);
 }
 
 /* Compiles the text once more, replays the tokens, and writes the mask that no other one had a part
  * in. */
-static void fresh_mask(struct tokenizer *tokenizer, enum grammar_kind kind, const char *text,
-                       const uint32_t *tokens, int n, uint32_t *mask) {
-    struct grammar_cache *cache = make_cache(tokenizer, 256 << 20);
+static void fresh_mask(enum grammar_kind kind, const char *text, const uint32_t *tokens, int n,
+                       uint32_t *mask) {
+    struct grammar_cache *cache = rig_cache(256 << 20);
     struct grammar *grammar;
     struct grammar_matcher *matcher;
-    struct error err = {0};
-    assert_int_equal(grammar_cache_get(cache, &grammar, kind, text, strlen(text), NULL, &err), 0);
+    grammar = rig_get(cache, kind, text);
     assert_int_equal(grammar_matcher_create(&matcher, grammar), 0);
     for (int i = 0; i < n; i++) assert_int_equal(grammar_matcher_accept(matcher, tokens[i]), 0);
     assert_int_equal(grammar_matcher_mask(matcher, mask), 0);
@@ -414,13 +333,13 @@ static uint32_t next_allowed(const uint32_t *mask, uint32_t n_vocab) {
 }
 
 /* Returns an allowed token, a short one as a rule: so a walk sees more of a grammar. */
-static uint32_t any_allowed(struct tokenizer *tokenizer, const uint32_t *mask, uint32_t n_vocab) {
+static uint32_t any_allowed(const uint32_t *mask, uint32_t n_vocab) {
     uint32_t best = 0;
     size_t n_best = SIZE_MAX;
     for (int tries = 0; tries < 5; tries++) {
         size_t n = 0;
         const uint32_t token = next_allowed(mask, n_vocab);
-        tokenizer_token_bytes(tokenizer, token, &n);
+        tokenizer_token_bytes(rig_tokenizer, token, &n);
         if (n < n_best) {
             best = token;
             n_best = n;
@@ -443,29 +362,25 @@ TEST(kept_masks_are_right) {
                        "x+ x\nx ::= \"'\" [a-z]* \"'\"\n"},
         {GRAMMAR_JSON, ""},
     };
-    struct tokenizer *tokenizer;
-    struct error err = {0};
     if (!grammar_is_available()) skip();
-    assert_int_equal(tokenizer_load(&tokenizer, model_dir, &err), 0);
-    const uint32_t n_vocab = tokenizer_n_vocab(tokenizer), n_words = grammar_mask_words(n_vocab);
+    const uint32_t n_vocab = tokenizer_n_vocab(rig_tokenizer),
+                   n_words = grammar_mask_words(n_vocab);
     uint32_t *mask = calloc(n_words, sizeof(*mask)), *fresh = calloc(n_words, sizeof(*mask));
     srand(5);
     for (size_t g = 0; g < sizeof(grammars) / sizeof(*grammars); g++) {
-        struct grammar_cache *cache = make_cache(tokenizer, 256 << 20);
+        struct grammar_cache *cache = rig_cache(256 << 20);
         struct grammar *grammar;
         const char *text = grammars[g].text;
-        assert_int_equal(
-            grammar_cache_get(cache, &grammar, grammars[g].kind, text, strlen(text), NULL, &err),
-            0);
+        grammar = rig_get(cache, grammars[g].kind, text);
         for (int walk = 0; walk < N_WALKS; walk++) {
             struct grammar_matcher *matcher;
             uint32_t tokens[N_STEPS];
             assert_int_equal(grammar_matcher_create(&matcher, grammar), 0);
             for (int i = 0; i < N_STEPS && !grammar_matcher_is_over(matcher); i++) {
                 assert_int_equal(grammar_matcher_mask(matcher, mask), 0);
-                fresh_mask(tokenizer, grammars[g].kind, text, tokens, i, fresh);
+                fresh_mask(grammars[g].kind, text, tokens, i, fresh);
                 assert_memory_equal(mask, fresh, n_words * sizeof(*mask));
-                tokens[i] = any_allowed(tokenizer, mask, n_vocab);
+                tokens[i] = any_allowed(mask, n_vocab);
                 assert_int_equal(grammar_matcher_accept(matcher, tokens[i]), 0);
             }
             grammar_matcher_destroy(matcher);
@@ -475,11 +390,8 @@ TEST(kept_masks_are_right) {
     }
     free(mask);
     free(fresh);
-    tokenizer_destroy(tokenizer);
 }
 
 int main(int argc, char **argv) {
-    if (argc < 2) return 1;
-    model_dir = argv[1];
-    return tests_run("tests", NULL, NULL);
+    return rig_main(argc, argv);
 }

@@ -7,16 +7,11 @@
 #include "engine/base/error.h"
 #include "engine/base/json_arena.h"
 #include "engine/base/json_tree.h"
-#include "engine/grammar/grammar.h"
 #include "engine/grammar/schema.h"
-#include "engine/tokenizer/tokenizer.h"
+#include "tests/grammar/grammar_rig.h"
 #include "tests/test.h"
 
-enum { EOS = 8186, MAX_TEXT = 4096 };
-
-static const char *model_dir;
-static struct tokenizer *tokenizer;
-static struct grammar_vocab *vocab;
+enum { MAX_TEXT = 4096 };
 
 #define DIGITS_17 "12345678901234567"
 #define DIGITS_24 "123456789012345678901234"
@@ -109,37 +104,21 @@ static int prepare(struct text *out, const char *schema, struct error *err) {
     return 0;
 }
 
-/* Tells whether the grammar takes all of a text, and its end behind it. */
-static bool takes(struct grammar *grammar, const char *text) {
-    struct grammar_matcher *matcher;
-    struct token_list ids = {0};
-    struct error err = {0};
-    bool is = true;
-    assert_int_equal(tokenizer_encode(tokenizer, text, strlen(text), false, UINT32_MAX, &ids, &err),
-                     0);
-    assert_int_equal(grammar_matcher_create(&matcher, grammar), 0);
-    grammar_matcher_allow(matcher, 10);
-    for (size_t i = 0; i < ids.n && is; i++) is = grammar_matcher_accept(matcher, ids.ids[i]) == 0;
-    is = is && grammar_matcher_accept(matcher, EOS) == 0;
-    grammar_matcher_destroy(matcher);
-    free(ids.ids);
-    return is;
-}
-
 TEST(values_and_bounds_are_those_of_the_text) {
     static struct text schema;
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         struct error err = {0};
         struct grammar *grammar;
         if (prepare(&schema, cases[i].schema, &err) ||
-            grammar_compile(&grammar, vocab, GRAMMAR_JSON_SCHEMA, schema.bytes, schema.n, NULL,
+            grammar_compile(&grammar, rig_vocab, GRAMMAR_JSON_SCHEMA, schema.bytes, schema.n, NULL,
                             &err))
             fail_msg("%s: %s", cases[i].schema, err.text);
         for (int k = 0; k < 8; k++) {
             const char *right = cases[i].right[k], *wrong = cases[i].wrong[k];
-            if (right && !takes(grammar, right))
+            if (right && !rig_takes(grammar, right, true))
                 fail_msg("%s does not allow %s", cases[i].schema, right);
-            if (wrong && takes(grammar, wrong)) fail_msg("%s allows %s", cases[i].schema, wrong);
+            if (wrong && rig_takes(grammar, wrong, true))
+                fail_msg("%s allows %s", cases[i].schema, wrong);
         }
         grammar_unref(grammar);
     }
@@ -164,23 +143,7 @@ TEST(what_allows_no_number_is_refused_by_name) {
     }
 }
 
-static int load(void **state) {
-    struct error err = {0};
-    const uint32_t eos = EOS;
-    const struct grammar_tokens special = {.eos = &eos, .n_eos = 1};
-    if (tokenizer_load(&tokenizer, model_dir, &err)) return -1;
-    return grammar_vocab_create(&vocab, tokenizer, tokenizer_n_vocab(tokenizer), &special, &err);
-}
-
-static int unload(void **state) {
-    grammar_vocab_destroy(vocab);
-    tokenizer_destroy(tokenizer);
-    return 0;
-}
-
 int main(int argc, char **argv) {
     if (!grammar_is_available()) return 77; /* Meson's number for a test that was skipped */
-    if (argc < 2) return 1;
-    model_dir = argv[1];
-    return tests_run("tests", load, unload);
+    return rig_main(argc, argv);
 }
