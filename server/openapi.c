@@ -51,6 +51,15 @@ static void write_type(const struct request_field *field, const char *type, size
     buffer_puts(out, "}");
 }
 
+static void write_types(const struct request_field *field, struct buffer *out) {
+    for (const char *type = field->type; *type;) {
+        const size_t n = strcspn(type, "|");
+        if (type != field->type) buffer_puts(out, ",");
+        write_type(field, type, n, out);
+        type += n + (type[n] == '|');
+    }
+}
+
 /* Writes the values by which a refused member asks for nothing. */
 static void write_nothing(const struct request_field *field, struct buffer *out) {
     buffer_puts(out, ":{\"anyOf\":[{\"enum\":[false,null,\"\"");
@@ -66,12 +75,7 @@ static void write_field(const struct request_field *field, bool is_required, str
         write_nothing(field, out);
     } else {
         buffer_puts(out, ":{\"anyOf\":[");
-        for (const char *type = field->type; *type;) {
-            const size_t n = strcspn(type, "|");
-            if (type != field->type) buffer_puts(out, ",");
-            write_type(field, type, n, out);
-            type += n + (type[n] == '|');
-        }
+        write_types(field, out);
         buffer_puts(out, is_required ? "]" : ",{\"type\":\"null\"}]");
     }
     buffer_puts(out, ",\"description\":");
@@ -166,28 +170,59 @@ static void write_operation(const char *method, const char *path, struct buffer 
     buffer_puts(out, "\"");
 }
 
-/* Writes the parameter that stands in braces in the path. */
-static void write_parameter(const char *path, struct buffer *out) {
-    const char *name = strchr(path, '{') + 1;
-    buffer_printf(out,
-                  ",\"parameters\":[{\"name\":\"%.*s\",\"in\":\"path\",\"required\":true,"
-                  "\"schema\":{\"type\":\"string\"}}]",
-                  (int)strcspn(name, "}"), name);
+static void write_argument(const struct request_field *field, struct buffer *out) {
+    buffer_puts(out, ",{\"in\":\"query\",\"name\":");
+    write_string(out, field->name);
+    buffer_puts(out, ",\"description\":");
+    write_string(out, field->about);
+    buffer_puts(out, ",\"schema\":{\"anyOf\":[");
+    write_types(field, out);
+    buffer_puts(out, "]}}");
 }
 
+/* Writes the parameter that stands in braces in the path, and those of the query. */
+static void write_parameters(const struct route *route, struct buffer *out) {
+    const char *name = strchr(route->shown, '{') + 1;
+    buffer_printf(out,
+                  ",\"parameters\":[{\"name\":\"%.*s\",\"in\":\"path\",\"required\":true,"
+                  "\"schema\":{\"type\":\"string\"}}",
+                  (int)strcspn(name, "}"), name);
+    for (size_t i = 0; route->arguments && i < route->arguments->n; i++)
+        write_argument(&route->arguments->fields[i], out);
+    buffer_puts(out, "]");
+}
+
+static const char *path_of(const struct route *route) {
+    return route->shown ? route->shown : route->path;
+}
+
+/* Writes what a method does on a path. */
 static void write_route(const struct route *route, struct buffer *out) {
-    const char *path = route->shown ? route->shown : route->path;
-    const char *method = strcmp(route->method, "GET") == 0 ? "get" : "post";
-    write_string(out, path);
-    buffer_printf(out, ":{\"%s\":{", method);
+    const char *path = path_of(route);
+    char method[8] = "";
+    for (size_t i = 0; route->method[i] && i < sizeof(method) - 1; i++)
+        method[i] = (char)tolower((unsigned char)route->method[i]);
+    buffer_printf(out, "\"%s\":{", method);
     write_operation(method, path, out);
     buffer_puts(out, ",\"summary\":");
     write_string(out, route->about);
-    if (route->shown) write_parameter(route->shown, out);
+    if (route->shown) write_parameters(route, out);
     if (route->tables) write_body(route, out);
     write_answers(route, out);
     if (route->open) buffer_puts(out, ",\"security\":[]");
-    buffer_puts(out, "}}");
+    buffer_puts(out, "}");
+}
+
+/* Writes the paths, of which some have several methods. */
+static void write_paths(const struct route *routes, size_t n, struct buffer *out) {
+    for (size_t i = 0; i < n; i++) {
+        const bool same = i > 0 && strcmp(path_of(&routes[i]), path_of(&routes[i - 1])) == 0;
+        if (i > 0) buffer_puts(out, same ? "," : "},");
+        if (!same) write_string(out, path_of(&routes[i]));
+        if (!same) buffer_puts(out, ":{");
+        write_route(&routes[i], out);
+    }
+    buffer_puts(out, "}");
 }
 
 void openapi_write(const struct route *routes, size_t n, struct buffer *out) {
@@ -195,10 +230,7 @@ void openapi_write(const struct route *routes, size_t n, struct buffer *out) {
     buffer_puts(out, "{\"openapi\":\"3.1.0\",\"info\":{\"title\":\"quire\",\"version\":");
     write_string(out, build_info.version);
     buffer_puts(out, "},\"security\":[{},{\"bearer\":[]},{\"x-api-key\":[]}],\"paths\":{");
-    for (size_t i = 0; i < n; i++) {
-        if (i) buffer_puts(out, ",");
-        write_route(&routes[i], out);
-    }
+    write_paths(routes, n, out);
     buffer_puts(out,
                 "},\"components\":{\"securitySchemes\":{"
                 "\"bearer\":{\"type\":\"http\",\"scheme\":\"bearer\"},"

@@ -78,6 +78,37 @@ static const struct route routes[] = {
      .answer = "response",
      .event = "response_event",
      .about = "A response."},
+    {.path = "/v1/responses/",
+     .method = "GET",
+     .prefix = true,
+     .suffix = "/input_items",
+     .shown = "/v1/responses/{id}/input_items",
+     .handle = responses_items,
+     .arguments = &responses_item_arguments,
+     .answer = "response_items",
+     .about = "The input items of a stored response."},
+    {.path = "/v1/responses/",
+     .method = "POST",
+     .prefix = true,
+     .suffix = "/cancel",
+     .shown = "/v1/responses/{id}/cancel",
+     .handle = responses_cancel,
+     .answer = "response",
+     .about = "Always an error: no response runs in the background."},
+    {.path = "/v1/responses/",
+     .method = "GET",
+     .prefix = true,
+     .shown = "/v1/responses/{id}",
+     .handle = responses_show,
+     .answer = "response",
+     .about = "A stored response."},
+    {.path = "/v1/responses/",
+     .method = "DELETE",
+     .prefix = true,
+     .shown = "/v1/responses/{id}",
+     .handle = responses_delete,
+     .answer = "response_deleted",
+     .about = "The response is not stored any more."},
     {.path = "/v1/requests/",
      .method = "POST",
      .prefix = true,
@@ -200,14 +231,31 @@ static void openapi_handle(struct server *server, struct http_exchange *exchange
     reply_json(server, exchange, 200, &body);
 }
 
-static const struct route *find_route(const char *path) {
-    for (size_t i = 0; i < N_ROUTES; i++) {
-        const struct route *route = &routes[i];
-        const bool same = route->prefix ? strncmp(path, route->path, strlen(route->path)) == 0
-                                        : strcmp(path, route->path) == 0;
-        if (same) return route;
-    }
+static bool ends_with(const char *text, const char *end) {
+    const size_t n = strlen(text), n_end = strlen(end);
+    return n >= n_end && strcmp(text + n - n_end, end) == 0;
+}
+
+static bool path_fits(const struct route *route, const char *path) {
+    const size_t n = strlen(route->path);
+    if (!route->prefix) return strcmp(path, route->path) == 0;
+    return strncmp(path, route->path, n) == 0 &&
+           (!route->suffix || ends_with(path + n, route->suffix));
+}
+
+/* Returns the first route of a path; NULL: there is none. */
+static const struct route *find_path(const char *path) {
+    for (size_t i = 0; i < N_ROUTES; i++)
+        if (path_fits(&routes[i], path)) return &routes[i];
     return NULL;
+}
+
+/* Returns the next route of the same path, with another method; NULL: there is none. */
+static const struct route *next_method(const struct route *route) {
+    const struct route *next = route + 1;
+    const bool same = route->shown && next < routes + N_ROUTES && next->shown &&
+                      strcmp(next->shown, route->shown) == 0;
+    return same ? next : NULL;
 }
 
 static bool method_fits(const struct route *route, const char *method) {
@@ -215,8 +263,15 @@ static bool method_fits(const struct route *route, const char *method) {
            (strcmp(method, "HEAD") == 0 && strcmp(route->method, "GET") == 0);
 }
 
+/* Returns the route of a path that has the method, else the first one of the path. */
+static const struct route *find_route(const struct http_exchange *exchange) {
+    const struct route *first = find_path(http_path(exchange)), *route = first;
+    while (route && !method_fits(route, http_method(exchange))) route = next_method(route);
+    return route ? route : first;
+}
+
 const char *routes_name(const char *path) {
-    const struct route *route = find_route(path);
+    const struct route *route = find_path(path);
     if (!route) return NULL;
     return route->shown ? route->shown : route->path;
 }
@@ -229,9 +284,13 @@ static bool is_open(const struct server *server, const struct route *route) {
 static int check_method(const struct route *route, struct http_exchange *exchange,
                         struct api_error *err) {
     const char *method = http_method(exchange);
+    char allowed[64] = "";
     if (method_fits(route, method)) return 0;
-    http_set_header(exchange, "Allow",
-                    strcmp(route->method, "GET") == 0 ? "GET, HEAD" : route->method);
+    for (; route; route = next_method(route)) {
+        if (*allowed) strcat(allowed, ", ");
+        strcat(allowed, strcmp(route->method, "GET") == 0 ? "GET, HEAD" : route->method);
+    }
+    http_set_header(exchange, "Allow", allowed);
     return api_error_set(err, 405, "method_not_allowed", NULL, "%.32s is not allowed on %.200s",
                          method, http_path(exchange));
 }
@@ -282,7 +341,7 @@ static int check(const struct server *server, const struct route *route,
 
 bool routes_admit(struct http_exchange *exchange, void *ctx) {
     struct server *server = ctx;
-    const struct route *route = find_route(http_path(exchange));
+    const struct route *route = find_route(exchange);
     struct api_error err;
     int rc = browsers_check(&server->browsers, exchange, &err);
     if (!rc && browsers_is_preflight(&server->browsers, exchange)) {
@@ -296,5 +355,5 @@ bool routes_admit(struct http_exchange *exchange, void *ctx) {
 }
 
 void routes_handle(struct http_exchange *exchange, void *ctx) {
-    find_route(http_path(exchange))->handle(ctx, exchange);
+    find_route(exchange)->handle(ctx, exchange);
 }

@@ -14,9 +14,11 @@ struct request_table;
 
 enum { ROUTE_MAX_REQUIRED = 4 };
 
+/* Routes of the same path stand together, with a method each. */
 struct route {
     const char *path, *method; /* GET is also HEAD */
     bool prefix;               /* matches every path that begins with it */
+    const char *suffix;        /* and ends with this; NULL: as it may.  Longer matches come first */
     const char *shown;         /* the path with its {id}; NULL: it has none */
     bool open;                 /* needs no key */
     bool scraped;              /* nor, where the server has open_metrics */
@@ -25,6 +27,7 @@ struct route {
     api_error_writer write_error;              /* NULL: OpenAI's shape */
     const struct request_table *const *tables; /* of the body, which is JSON; NULL: there is none */
     const char *required[ROUTE_MAX_REQUIRED];  /* members; NULL after the last one */
+    const struct request_table *arguments;     /* of the query; NULL: there are none */
     const char *content;                       /* type of the answer; NULL: JSON */
     const char *answer; /* what JSON it is: a name of answers.json; NULL: not JSON */
     const char *event;  /* what the data of a stream's events are; NULL: there are no streams */

@@ -16,6 +16,7 @@
 #include "engine/tokenizer/tokenizer_cache.h"
 #include "server/api/completions.h"
 #include "server/api/job.h"
+#include "server/api/responses/store.h"
 #include "server/api/server.h"
 #include "server/descriptors.h"
 #include "server/early_signals.h"
@@ -177,6 +178,7 @@ static void watch_failures(struct serve *s) {
 
 static void watch_engine(struct serve *s) {
     completions_tick(&s->server);
+    if (s->server.responses) responses_store_expire(s->server.responses, uv_hrtime() / 1000000000u);
     if (!s->server.draining) watch_failures(s);
     log_disk(s);
     log_throughput(s);
@@ -296,6 +298,7 @@ static void describe_server(struct serve *s) {
     server->deadline_s = s->options->request_deadline;
     server->route_of = routes_name;
     server->has_ui = s->options->ui;
+    server->max_body_bytes = s->options->max_body_size;
 }
 
 /* Sets what requests that do not say do; refuses where no request could.  Left to itself it guesses
@@ -318,6 +321,14 @@ static int create_tokenizer_cache(struct serve *s, struct error *err) {
     if (config.max_bytes == 0 || !s->options->enable_prefix_caching) return 0;
     memcpy(config.key, s->server.info->salt_key, sizeof(config.key));
     return tokenizer_cache_create(&s->server.limits.tokenizer_cache, &config, err);
+}
+
+static int create_responses_store(struct serve *s, struct error *err) {
+    struct responses_store_config config = {.max_bytes = s->options->responses_store_size,
+                                            .max_age_s = s->options->responses_store_time};
+    if (config.max_bytes == 0) return 0;
+    memcpy(config.key, s->server.info->salt_key, sizeof(config.key));
+    return responses_store_create(&s->server.responses, &config, err);
 }
 
 static int describe_model(struct serve *s, struct error *err) {
@@ -348,6 +359,7 @@ static int describe_model(struct serve *s, struct error *err) {
     offload_setup_rules(&server->limits.kv.offload, &s->load.offload, s->options);
     if ((rc = choose_speculation(s, err))) return rc;
     if ((rc = create_tokenizer_cache(s, err))) return rc;
+    if ((rc = create_responses_store(s, err))) return rc;
     rc = prefill_setup_rules(&server->limits.prefill, &s->load.prefill, s->options, server->info,
                              err);
     return rc ? rc : kv_rules_resolve(&server->limits.kv, server->info, err);
@@ -518,6 +530,7 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
     if (s.server.replicas) completions_take_events(&s.server);
     model_load_fini(&s.load);
     tokenizer_cache_destroy(s.server.limits.tokenizer_cache);
+    responses_store_destroy(s.server.responses);
     spare_ids_fini(&s.server.spare_ids);
     skipped_types_fini(&s.server.skipped);
     kv_publishers_stop(s.publishers);

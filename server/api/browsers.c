@@ -76,7 +76,7 @@ bool browsers_is_preflight(const struct browser_rules *rules, struct http_exchan
     if (strcmp(http_method(exchange), "OPTIONS") != 0) return false;
     if (!origin_is_listed(rules, http_header(exchange, "Origin"))) return false;
     if (!http_header(exchange, "Access-Control-Request-Method")) return false;
-    http_set_header(exchange, "Access-Control-Allow-Methods", "GET, POST");
+    http_set_header(exchange, "Access-Control-Allow-Methods", "GET, POST, DELETE");
     /* "*" stands for every header but this one (Fetch standard, CORS-safelisting). */
     http_set_header(exchange, "Access-Control-Allow-Headers", "*, Authorization");
     http_set_header(exchange, "Access-Control-Max-Age", "600");

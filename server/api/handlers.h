@@ -29,6 +29,10 @@ route_handler responses_create;
 /* Writes OpenAI's error object, with this API's names of members; an api_error_writer. */
 void responses_write_error(const struct api_error *err, struct buffer *out);
 
+/* responses/stored.c: responses that are stored, and the arguments of the list of their items. */
+route_handler responses_show, responses_delete, responses_cancel, responses_items;
+extern const struct request_table responses_item_arguments;
+
 route_handler cancel_handle; /* cancel.c */
 
 /* ../ops/tokenize.c, and the members of the bodies; NULL ends the lists. */

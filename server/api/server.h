@@ -6,6 +6,7 @@
 #define SERVER_API_SERVER_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <uv.h>
 
@@ -24,6 +25,7 @@ struct engine_info;
 struct http;
 struct otlp;
 struct replicas;
+struct responses_store;
 
 /* What metrics tell of the KV cache's settings. */
 struct cache_setting {
@@ -56,8 +58,11 @@ struct server {
     struct request_limits limits;
     struct counters counters;
     struct job_lanes jobs;
-    struct spare_ids spare_ids;     /* limits.spare_ids */
-    struct skipped_types skipped;   /* limits.skipped */
+    struct spare_ids spare_ids;        /* limits.spare_ids */
+    struct skipped_types skipped;      /* limits.skipped */
+    struct responses_store *responses; /* NULL: none is stored */
+    size_t max_body_bytes;
+    uint64_t n_same_ids;            /* responses whose request id was taken */
     struct completion *completions; /* accepted by the engine and not yet finished */
     uint32_t n_preparing;           /* completions that have not come to the engine yet */
 };

@@ -313,6 +313,10 @@ const char *http_header(const struct http_exchange *exchange, const char *name) 
     return MHD_lookup_connection_value(exchange->conn->mhd, MHD_HEADER_KIND, name);
 }
 
+const char *http_argument(const struct http_exchange *exchange, const char *name) {
+    return MHD_lookup_connection_value(exchange->conn->mhd, MHD_GET_ARGUMENT_KIND, name);
+}
+
 const char *http_host(const struct http_exchange *exchange) {
     const char *host = exchange->target.host;
     return host ? host : http_header(exchange, "Host");

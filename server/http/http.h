@@ -73,6 +73,8 @@ const char *http_path(const struct http_exchange *exchange);
 /* Returns the host that the request names: the target's, else the header's; NULL: none. */
 const char *http_host(const struct http_exchange *exchange);
 const char *http_header(const struct http_exchange *exchange, const char *name); /* NULL: absent */
+/* Returns an argument of the query, decoded; NULL: absent, or without a value. */
+const char *http_argument(const struct http_exchange *exchange, const char *name);
 /* Returns whether Content-Encoding says that the body is compressed. */
 bool http_body_is_encoded(const struct http_exchange *exchange);
 /* Returns the body; a NUL follows it.  It is valid until completion, or as long as it is kept. */

@@ -12,6 +12,7 @@
 #include "engine/device/pages.h"
 #include "engine/engine.h"
 #include "engine/tokenizer/tokenizer_cache.h"
+#include "server/api/responses/store.h"
 #include "server/api/server.h"
 #include "server/json/buffer.h"
 #include "server/ops/metrics_text.h"
@@ -332,6 +333,29 @@ static void write_tokenizer_cache(const struct metrics_text *text,
     metrics_text_values(text, values, COUNT(values));
 }
 
+static void write_responses_store(const struct metrics_text *text,
+                                  const struct responses_store_stats *store) {
+    const struct metric_value values[] = {
+        {{{"quire_responses_stored"}, "Responses that are stored."}, (double)store->n_responses},
+        {{{"quire_responses_stored_bytes"}, "Memory that stored responses take."},
+         (double)store->n_bytes},
+        {{{"quire_responses_store_hits_total"}, "Stored responses that were asked for and found."},
+         (double)store->n_hits},
+        {{{"quire_responses_store_misses_total"},
+          "Stored responses that were asked for and not found."},
+         (double)store->n_misses},
+    };
+    const struct metric dropped = {
+        {"quire_responses_dropped_total"},
+        "Stored responses that were dropped: for space, for age, or at once because they were too "
+        "long."};
+    const struct metric_point reasons[] = {{"space", (double)store->n_evicted},
+                                           {"age", (double)store->n_expired},
+                                           {"length", (double)store->n_too_long}};
+    metrics_text_values(text, values, COUNT(values));
+    metrics_text_points(text, &dropped, "reason", reasons, COUNT(reasons));
+}
+
 /* The classes of status, by the first digit; 0: the client disconnected first; 1 is never sent. */
 static const char *const classes[COUNTERS_N_CLASSES] = {"gone", NULL, "2xx", "3xx", "4xx", "5xx"};
 
@@ -556,6 +580,10 @@ void metrics_write(const struct server *server, const struct engine_stats *stats
         const struct tokenizer_cache_stats cache =
             tokenizer_cache_stats(server->limits.tokenizer_cache);
         write_tokenizer_cache(&text, &cache);
+    }
+    if (server->responses) {
+        const struct responses_store_stats stored = responses_store_stats(server->responses);
+        write_responses_store(&text, &stored);
     }
     write_histograms(&text, stats, counters);
     write_cache_config(&text, server);

@@ -167,6 +167,13 @@ static const struct option entries[] = {
      CHOICE(generation_config, generation_words, "auto",
             "sampling of what a request does not say; auto: that of the model's "
             "generation_config.json; none: temperature 1 and every other parameter off")},
+    {"responses-store-size",
+     BYTES(responses_store_size, 0, UINT64_MAX, "64M",
+           "most bytes of the machine's memory for responses of /v1/responses that are stored, "
+           "with K, M or G; 0: none is")},
+    {"responses-store-time",
+     NUMBER(responses_store_time, 0, 1u << 30, "86400",
+            "seconds since its last use after which a stored response is dropped; 0: never")},
     {"enable-prefix-caching",
      BOOL(enable_prefix_caching, "true", "reuse cached prefixes of prompts")},
     {"tokenizer-cache-size",

@@ -61,6 +61,7 @@ struct options {
     uint64_t activations; /* enum activations_choice */
     uint64_t kv_offload_size, kv_offload_dtype, kv_disk_size, max_selected;
     uint64_t tokenizer_cache_size;
+    uint64_t responses_store_size, responses_store_time;
     uint64_t prefill;           /* enum prefill_mode */
     uint64_t speculation;       /* enum speculation_choices */
     uint64_t generation_config; /* enum generation_config_choice */

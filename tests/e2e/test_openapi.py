@@ -210,7 +210,8 @@ def assert_known(schemas, schema, value, place):
 # Of these only some members are described: their types have their own.
 OPEN_ANSWERS = {"openapi", "state", "message.content[]", "message_event.message.content[]",
                 "message_event.content_block", "message_event.delta", "response.output[]",
-                "response_event.response.output[]", "response_event.item", "response_event"}
+                "response_event.response.output[]", "response_event.item", "response_event",
+                "response_items.data[]"}
 CHAT = [{"role": "user", "content": "Hi"}]
 ASKED = {"/v1/completions": {"prompt": ["a", "b"], "max_tokens": 2, "logprobs": 1,
                              "return_token_ids": True},
@@ -235,7 +236,7 @@ def test_every_operation_has_a_name_of_its_own(described):
     names = [one["operationId"] for methods in described["paths"].values()
              for one in methods.values()]
     assert len(set(names)) == len(names)
-    assert all(re.fullmatch(r"(get|post)(_[a-z0-9]+)*", name) for name in names)
+    assert all(re.fullmatch(r"(get|post|delete)(_[a-z0-9]+)*", name) for name in names)
     assert "post_v1_chat_completions" in names and "get_v1_models_id" in names
 
 
@@ -245,11 +246,14 @@ def test_answers_are_as_described(tiny_server, described):
         assert reply.status == 200, reply.body
         conforms(described, schema_name(content_of(described, path, "post")), reply.json())
     model = tiny_server.get("/v1/models").json()["data"][0]["id"]
+    stored = tiny_server.post("/v1/responses", ASKED["/v1/responses"]).json()["id"]
     for path, methods in described["paths"].items():
         content = content_of(described, path, "get") if "get" in methods else {}
         if "application/json" in content:
-            answer = tiny_server.get(path.replace("{id}", model)).json()
-            conforms(described, schema_name(content), answer)
+            name = stored if path.startswith("/v1/responses/") else model
+            conforms(described, schema_name(content), tiny_server.get(path.replace("{id}", name)).json())
+    dropped = tiny_server.request("DELETE", f"/v1/responses/{stored}").json()
+    conforms(described, schema_name(content_of(described, "/v1/responses/{id}", "delete")), dropped)
     assert set(ASKED) == set(with_bodies(described))
 
 
@@ -276,7 +280,7 @@ def test_events_are_as_described(tiny_server, described, path):
 
 # What a schema cannot tell: the length of a prompt, and texts that are a language of their own.
 TOO_LOOSE = ("maximum context length", "invalid JSON", "tokens were asked for", "needs logprobs",
-             "does not exist", "only allowed with stream", "must not be more than max_tokens")
+             "does not exist", "not found", "only allowed with stream", "must not be more than max_tokens")
 LANGUAGES = {"guided_json", "guided_regex", "guided_grammar", "json_schema", "grammar", "regex", "ebnf",
              "format", "response_format", "output_format", "structured_outputs", "text", "thinking",
              "modalities", "web_search_options", "tools", "tool_choice", "messages", "input", "system", "output_config", "functions",

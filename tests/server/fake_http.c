@@ -39,6 +39,13 @@ const char *http_header(const struct http_exchange *exchange, const char *name) 
     return strcmp(name, "Authorization") == 0 ? exchange->authorization : NULL;
 }
 
+const char *http_argument(const struct http_exchange *exchange, const char *name) {
+    check_open(exchange);
+    for (size_t i = 0; i < 4 && exchange->arguments[i][0]; i++)
+        if (strcmp(exchange->arguments[i][0], name) == 0) return exchange->arguments[i][1];
+    return NULL;
+}
+
 const char *http_host(const struct http_exchange *exchange) {
     return http_header(exchange, "Host");
 }

@@ -12,6 +12,7 @@
 
 struct http_exchange {
     const char *method, *path, *authorization, *api_key, *body;
+    const char *arguments[4][2]; /* names and values; NULL after the last one */
     char *content_type;
     struct buffer headers; /* "Name: value\n" */
     struct buffer out;

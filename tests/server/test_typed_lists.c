@@ -49,13 +49,14 @@ static void make_body(char *body, size_t size, const char *text) {
 
 static int parse(struct completion_request *out, struct chat_request *read, enum dialect dialect,
                  const char *body, const struct request_limits *limits, struct api_error *err) {
-    struct responses_echo echo = {0};
+    struct responses_asked asked = {0};
+    const struct history_source source = {.store = NULL};
     int rc;
     switch (dialect) {
     case CHAT: return chat_request_parse(out, read, NULL, body, strlen(body), limits, err);
     case RESPONSES:
-        rc = responses_request_parse(out, read, &echo, body, strlen(body), limits, err);
-        responses_echo_fini(&echo);
+        rc = responses_request_parse(out, read, &asked, body, strlen(body), &source, limits, err);
+        responses_asked_fini(&asked, NULL);
         return rc;
     default: return messages_request_parse(out, read, true, body, strlen(body), limits, err);
     }

@@ -297,13 +297,6 @@ static int read_unknown(struct reading *r, const json_t *item) {
                                "content", content));
 }
 
-static int read_reference(struct reading *r, const json_t *item) {
-    (void)item;
-    return refuse(r, "",
-                  "refers to a stored item, and nothing is stored here: send the item itself "
-                  "(clients that have the setting do so with store: false)");
-}
-
 static int read_item(struct reading *r, const json_t *item) {
     static const struct {
         const char *type;
@@ -317,7 +310,6 @@ static int read_item(struct reading *r, const json_t *item) {
         {"custom_tool_call_output", read_function_output},
         {"tool_search_output", read_found},
         {"additional_tools", add_tools},
-        {"item_reference", read_reference},
     };
     const json_t *type = json_object_get(item, "type");
     if (!json_is_object(item)) return refuse(r, "", "must be an object");
@@ -344,9 +336,10 @@ static int find_outputs(struct reading *r, const json_t *input) {
     return rc;
 }
 
-int items_read(json_t *messages, struct tool_list *tools, const json_t *input,
+int items_read(json_t *messages, struct tool_list *tools, const json_t *items, size_t n_before,
                struct skipped_types *skipped, struct api_error *err) {
     struct reading r = {.messages = messages,
+                        .outputs = json_object(),
                         .tools = tools,
                         .content = {.param = "input",
                                     .noun = "parts",
@@ -354,15 +347,11 @@ int items_read(json_t *messages, struct tool_list *tools, const json_t *input,
                                     .skipped = skipped,
                                     .err = err},
                         .err = err};
-    if (json_is_string(input))
-        return append(&r, json_pack("{s:s, s:O}", "role", "user", "content", input));
-    if (!json_is_array(input) || json_array_size(input) == 0)
-        return api_error_set(err, 400, NULL, "input",
-                             "input must be a string or an array of items");
-    r.outputs = json_object();
-    int rc = find_outputs(&r, input);
-    for (; r.index < json_array_size(input) && !rc; r.index++)
-        rc = read_item(&r, json_array_get(input, r.index));
+    int rc = find_outputs(&r, items);
+    for (size_t i = 0; i < json_array_size(items) && !rc; i++) {
+        r.index = i < n_before ? 0 : i - n_before;
+        rc = read_item(&r, json_array_get(items, i));
+    }
     json_decref(r.outputs);
     return rc;
 }

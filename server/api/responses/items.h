@@ -15,15 +15,16 @@
 #ifndef SERVER_API_RESPONSES_ITEMS_H
 #define SERVER_API_RESPONSES_ITEMS_H
 
+#include <stddef.h>
 #include <jansson.h>
 
 struct api_error;
 struct skipped_types;
 struct tool_list;
 
-/* Appends the messages of `input`, a string or an array of items, and adds the tools that items
- * have. */
-int items_read(json_t *messages, struct tool_list *tools, const json_t *input,
+/* Appends the messages of an array of items, and adds the tools that items have.  The first
+ * n_before items are no part of the request's input, by which errors name an item. */
+int items_read(json_t *messages, struct tool_list *tools, const json_t *items, size_t n_before,
                struct skipped_types *skipped, struct api_error *err);
 
 #endif

@@ -15,10 +15,11 @@ enum { ECHO_MAX_BYTES = 256 << 10 };
 
 /* What the readers of the API's own members find.  JSON is borrowed from the body. */
 struct responses_reading {
-    struct responses_echo *echo;
-    const json_t *input, *instructions, *tools, *choice, *parallel, *management;
+    struct responses_asked *asked;
+    const struct history_source *source;
+    const json_t *input, *instructions, *tools, *choice, *parallel, *management, *previous;
     json_int_t top_logprobs;
-    bool logprobs;
+    bool logprobs, no_store;
 };
 
 static struct responses_reading *own(struct request_reading *r) {
@@ -71,11 +72,32 @@ static int read_top_logprobs(struct request_reading *r, const struct request_fie
 
 static int read_previous(struct request_reading *r, const struct request_field *field,
                          const json_t *value) {
+    own(r)->previous = json_string_length(value) > 0 ? value : NULL;
+    return json_is_string(value) ? 0 : request_refuse(r, field, "must be a string");
+}
+
+static int read_conversation(struct request_reading *r, const struct request_field *field,
+                             const json_t *value) {
     if (!request_read_refused(r, field, value)) return 0;
     return api_error_set(r->err, 400, "unsupported", field->name,
-                         "%s is not supported, because no response is stored: send the items of "
-                         "the conversation in input",
-                         field->name);
+                         "conversation is not supported: go on from a response with "
+                         "previous_response_id, or send the items of the conversation in input");
+}
+
+static int read_background(struct request_reading *r, const struct request_field *field,
+                           const json_t *value) {
+    if (!request_read_refused(r, field, value)) return 0;
+    return api_error_set(r->err, 400, "unsupported", field->name,
+                         "background is not supported: a response ends when its client leaves; "
+                         "use stream to read it while it comes");
+}
+
+static int read_store(struct request_reading *r, const struct request_field *field,
+                      const json_t *value) {
+    bool stores = true;
+    const int rc = request_read_flag(r, field, value, &stores);
+    own(r)->no_store = !stores;
+    return rc;
 }
 
 /* Takes both words.  A prompt that is longer than the context is refused under either. */
@@ -83,12 +105,6 @@ static int read_truncation(struct request_reading *r, const struct request_field
                            const json_t *value) {
     if (json_is_word(value, "disabled") || json_is_word(value, "auto")) return 0;
     return request_refuse(r, field, "must be disabled or auto");
-}
-
-static int read_ignored_flag(struct request_reading *r, const struct request_field *field,
-                             const json_t *value) {
-    bool ignored = false;
-    return request_read_flag(r, field, value, &ignored);
 }
 
 static int read_ignored_count(struct request_reading *r, const struct request_field *field,
@@ -115,16 +131,16 @@ static const struct request_field fields[] = {
      "message.output_text.logprobs; the rest is ignored."},
     {"top_logprobs", "integer", read_top_logprobs, AT(params.n_logprobs), 0, SAMPLE_MAX_TOP,
      "Log-probabilities of each token, and of so many best ones."},
-    {"previous_response_id", "refused", read_previous, 0, 0, 0,
-     "Not supported: no response is stored."},
-    {"conversation", "refused", read_previous, 0, 0, 0, "Not supported: no response is stored."},
-    {"background", "refused", request_read_refused, 0, 0, 0, "Not supported."},
+    {"previous_response_id", "string", read_previous, 0, 0, 0,
+     "A stored response to go on from; its instructions and tools are not kept."},
+    {"conversation", "refused", read_conversation, 0, 0, 0, "Not supported."},
+    {"background", "refused", read_background, 0, 0, 0, "Not supported."},
     {"prompt", "refused", request_read_refused, 0, 0, 0, "Not supported."},
     {"truncation", "'disabled'|'auto'", read_truncation, 0, 0, 0,
      "No item is left out under either: a prompt beyond the context is refused."},
     {"context_management", "array", request_keep, offsetof(struct responses_reading, management), 0,
      0, "Ignored: no item is left out of the prompt."},
-    {"store", "boolean", read_ignored_flag, 0, 0, 0, "Ignored: nothing is stored."},
+    {"store", "boolean", read_store, 0, 0, 0, "Whether the response is stored; true unless given."},
     {"max_tool_calls", "integer", read_ignored_count, 0, 0, INT32_MAX,
      "Ignored: no tool runs here."},
     {"metadata", "object", request_read_ignored, 0, 0, 0, "Repeated in the answer."},
@@ -158,9 +174,16 @@ static int translate_input(struct request_reading *r, json_t *members, struct to
         json_t *system = json_pack("{s:s, s:O}", "role", "system", "content", instructions);
         if (!system || json_array_append_new(messages, system)) return api_error_no_memory(r->err);
     }
-    const size_t n_before = json_array_size(messages);
-    const int rc = items_read(messages, tools, own(r)->input, r->limits->skipped, r->err);
-    if (rc || json_array_size(messages) > n_before) return rc;
+    const size_t n_messages = json_array_size(messages);
+    struct responses_asked *asked = own(r)->asked;
+    json_t *items = NULL;
+    size_t n_before = 0;
+    asked->stores = !own(r)->no_store && own(r)->source->store;
+    int rc = history_read(&asked->history, own(r)->source, own(r)->previous, own(r)->input,
+                          asked->stores, &items, &n_before, r->err);
+    if (!rc) rc = items_read(messages, tools, items, n_before, r->limits->skipped, r->err);
+    json_decref(items);
+    if (rc || json_array_size(messages) > n_messages) return rc;
     return api_error_set(r->err, 400, NULL, "input", "input: no item says anything to the model");
 }
 
@@ -193,7 +216,8 @@ static void echo(struct buffer *out, const json_t *root, const char *name, const
 }
 
 static int make_echo(struct request_reading *r, const json_t *root) {
-    struct buffer *out = &own(r)->echo->members;
+    struct buffer *out = &own(r)->asked->members;
+    echo(out, root, "previous_response_id", "null");
     echo(out, root, "instructions", "null");
     echo(out, root, "max_output_tokens", "null");
     echo(out, root, "metadata", "{}");
@@ -210,8 +234,9 @@ static int make_echo(struct request_reading *r, const json_t *root) {
     return out->failed ? api_error_no_memory(r->err) : 0;
 }
 
-void responses_echo_fini(struct responses_echo *echo) {
-    buffer_fini(&echo->members);
+void responses_asked_fini(struct responses_asked *asked, struct responses_store *store) {
+    buffer_fini(&asked->members);
+    history_fini(&asked->history, store);
 }
 
 static int translate(struct request_reading *r, const json_t *root, json_t *members,
@@ -226,14 +251,15 @@ static int translate(struct request_reading *r, const json_t *root, json_t *memb
 }
 
 int responses_request_parse(struct completion_request *out, struct chat_request *chat,
-                            struct responses_echo *echo, const char *body, size_t length,
+                            struct responses_asked *asked, const char *body, size_t length,
+                            const struct history_source *source,
                             const struct request_limits *limits, struct api_error *err) {
-    struct responses_reading reading = {.echo = echo};
+    struct responses_reading reading = {.asked = asked, .source = source};
     const struct chat_dialect dialect = {.translate = translate, .own = &reading};
     const int rc = chat_request_parse(out, chat, &dialect, body, length, limits, err);
     if (rc) {
-        responses_echo_fini(echo);
-        *echo = (struct responses_echo){0};
+        responses_asked_fini(asked, source->store);
+        *asked = (struct responses_asked){0};
     }
     return rc;
 }

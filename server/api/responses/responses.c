@@ -5,20 +5,32 @@
  *
  *   created  in_progress  ( item added  part added  delta…  part done  item done )…  completed
  *
- * An answer that is not streamed is made in the same way, and its events are dropped. */
+ * An answer that is not streamed is made in the same way, and its events are dropped.  The last
+ * object of an answer is stored, whether it is streamed or not: store.h. */
 #include "server/api/handlers.h"
 
+#include <stdio.h>
 #include <string.h>
+#include <uv.h>
 
+#include "engine/base/error.h"
 #include "server/api/conversation/conversation.h"
 #include "server/api/responses/request.h"
+#include "server/api/responses/store.h"
 #include "server/api/server.h"
 
 enum item { ITEM_NONE, ITEM_REASONING, ITEM_MESSAGE };
 
 struct responses {
     struct conversation chat; /* first: see conversation.h */
-    struct responses_echo echo;
+    struct responses_asked asked;
+    char suffix[24]; /* of its ids, where another response has the same request id */
+    bool has_ids;    /* the suffix is known */
+    bool is_long;    /* what it goes on from is as long as a long body */
+    /* Where in c->out the response begins and its parts end. */
+    struct {
+        size_t begin, head, items, end;
+    } at;
     enum item open;
     struct buffer text, logprobs; /* of the open item */
     struct buffer items;          /* complete ones, JSON with commas between them */
@@ -46,20 +58,42 @@ void responses_write_error(const struct api_error *err, struct buffer *out) {
 
 /* ---- pool thread ---- */
 
+/* Returns a second of a clock that never goes back. */
+static uint64_t now_s(void) {
+    return uv_hrtime() / 1000000000u;
+}
+
+/* Reads the body.  With the conversation that it goes on from it may be a long one, which waits for
+ * the long ones. */
 static int read_body(struct completion *c) {
-    return responses_request_parse(&c->request, &conversation_of(c)->request,
-                                   &responses_of(c)->echo, c->job.body, c->job.length,
-                                   &c->job.server->limits, &c->job.err);
+    const struct server *server = c->job.server;
+    const bool in_short_lane = c->job.lane == LANE_SHORT_COMPLETION;
+    const struct history_source source = {
+        .store = server->responses,
+        .client = c->client,
+        .now_s = now_s(),
+        .max_bytes = in_short_lane && server->max_body_bytes > JOB_LONG_BYTES
+                         ? JOB_LONG_BYTES
+                         : server->max_body_bytes};
+    const int rc =
+        responses_request_parse(&c->request, &conversation_of(c)->request, &responses_of(c)->asked,
+                                c->job.body, c->job.length, &source, &server->limits, &c->job.err);
+    responses_of(c)->is_long =
+        rc == ERR_FULL && in_short_lane && server->max_body_bytes > JOB_LONG_BYTES;
+    return rc;
 }
 
 static void run(struct job *job) {
     conversation_run(job, read_body);
+    if (!responses_of((struct completion *)job)->is_long) return;
+    job->rc = 0;
+    job_then(job, run, LANE_LONG_COMPLETION);
 }
 
 static void fini(struct completion *c) {
     struct responses *r = responses_of(c);
     conversation_fini(c);
-    responses_echo_fini(&r->echo);
+    responses_asked_fini(&r->asked, c->job.server->responses);
     buffer_fini(&r->text);
     buffer_fini(&r->logprobs);
     buffer_fini(&r->items);
@@ -79,14 +113,33 @@ static void write_usage(struct completion *c) {
     buffer_puts(&c->out, "}");
 }
 
+/* Makes the ids of a response differ from those of any other that its client may still name.
+ * Clients choose the ids of requests, and may choose one twice. */
+static void choose_ids(struct completion *c) {
+    struct responses *r = responses_of(c);
+    struct server *server = c->job.server;
+    char id[sizeof(RESPONSE_ID_PREFIX) + REQUEST_ID_MAX];
+    if (r->has_ids || !r->asked.stores) return;
+    r->has_ids = true;
+    snprintf(id, sizeof(id), RESPONSE_ID_PREFIX "%s", c->request_id);
+    bool taken = responses_store_has(server->responses, c->client, id);
+    for (const struct completion *other = server->completions; other && !taken; other = other->next)
+        taken = other != c && other->client == c->client &&
+                strcmp(other->request_id, c->request_id) == 0;
+    if (taken)
+        snprintf(r->suffix, sizeof(r->suffix), "-%llu", (unsigned long long)++server->n_same_ids);
+}
+
 /* Writes the response as it is now.  err: why it failed, or NULL. */
 static void write_response(struct completion *c, const char *status, const struct api_error *err) {
     struct responses *r = responses_of(c);
     const bool ended = c->accepted && c->n_live == 0 && !err;
+    choose_ids(c);
+    r->at.begin = c->out.length;
     buffer_printf(&c->out,
-                  "{\"id\":\"resp_%s\",\"object\":\"response\",\"created_at\":%lld,"
-                  "\"status\":\"%s\",\"model\":",
-                  c->request_id, (long long)c->created, status);
+                  "{\"id\":\"" RESPONSE_ID_PREFIX "%s%s\",\"object\":\"response\","
+                  "\"created_at\":%lld,\"status\":\"%s\",\"model\":",
+                  c->request_id, r->suffix, (long long)c->created, status);
     buffer_json_string(&c->out, c->request.model, strlen(c->request.model));
     buffer_puts(&c->out, ",\"error\":");
     if (err) {
@@ -102,14 +155,39 @@ static void write_response(struct completion *c, const char *status, const struc
     buffer_printf(
         &c->out, ",\"incomplete_details\":%s,\"output\":[",
         strcmp(status, "incomplete") == 0 ? "{\"reason\":\"max_output_tokens\"}" : "null");
+    r->at.head = c->out.length;
     buffer_append(&c->out, r->items.data, r->items.length);
-    buffer_puts(&c->out, "],\"previous_response_id\":null,\"store\":false,\"background\":false");
-    buffer_append(&c->out, r->echo.members.data, r->echo.members.length);
+    r->at.items = c->out.length;
+    buffer_printf(&c->out, "],\"store\":%s,\"background\":false",
+                  r->asked.stores ? "true" : "false");
+    buffer_append(&c->out, r->asked.members.data, r->asked.members.length);
     buffer_puts(&c->out, ",");
     if (ended) write_usage(c);
     else buffer_puts(&c->out, "\"usage\":null");
     buffer_puts(&c->out, "}");
+    r->at.end = c->out.length;
     c->out.failed |= r->items.failed;
+}
+
+/* Stores the response that has been written last.  A response that a client has not waited for is
+ * never written, and so is not stored. */
+static void store(struct completion *c, bool failed) {
+    struct responses *r = responses_of(c);
+    const char *out = c->out.data;
+    char id[sizeof(RESPONSE_ID_PREFIX) + REQUEST_ID_MAX + sizeof(r->suffix)];
+    if (!r->asked.stores || c->out.failed) return;
+    snprintf(id, sizeof(id), RESPONSE_ID_PREFIX "%s%s", c->request_id, r->suffix);
+    const struct new_response response = {
+        .client = c->client,
+        .id = id,
+        .head = {out + r->at.begin, r->at.head - r->at.begin},
+        .tail = {out + r->at.items, r->at.end - r->at.items},
+        .input = &r->asked.history.input,
+        .output = &r->items,
+        .before = &r->asked.history.before,
+        .failed = failed,
+    };
+    responses_store_add(c->job.server->responses, &response, now_s());
 }
 
 /* ---- events ---- */
@@ -127,7 +205,8 @@ static void end_event(struct completion *c) {
 
 static void write_item_id(struct buffer *out, const struct completion *c, const char *prefix,
                           uint32_t item) {
-    buffer_printf(out, "\"%s_%s_%u\"", prefix, c->request_id, item);
+    buffer_printf(out, "\"%s_%s%s_%u\"", prefix, c->request_id,
+                  ((const struct responses *)c)->suffix, item);
 }
 
 static const char *prefix_of(enum item item) {
@@ -292,8 +371,9 @@ static void write_call(struct completion *c, struct buffer *out, uint32_t i,
     const struct call_form *form = &call_forms[origin->kind];
     buffer_puts(out, "{\"id\":");
     write_item_id(out, c, form->prefix, responses_of(c)->n_items - 1);
-    buffer_printf(out, ",\"type\":\"%s\",\"status\":\"%s\",\"call_id\":\"call_%.32s_%u\",",
-                  form->type, is_done ? "completed" : "in_progress", c->request_id, i);
+    buffer_printf(out, ",\"type\":\"%s\",\"status\":\"%s\",\"call_id\":\"call_%.32s%s_%u\",",
+                  form->type, is_done ? "completed" : "in_progress", c->request_id,
+                  responses_of(c)->suffix, i);
     if (origin->kind == TOOL_SEARCH) buffer_puts(out, "\"execution\":\"client\"");
     else answer_write_name(out, origin);
     buffer_printf(out, ",\"%s\":", form->input);
@@ -385,24 +465,28 @@ static void write_end(struct completion *c) {
     close_last_item(c);
     const char *status = final_status(c);
     write_lifecycle(c, strcmp(status, "completed") == 0 ? "completed" : "incomplete", status, NULL);
+    store(c, false);
 }
 
 static void write_failure(struct completion *c, const struct api_error *err) {
     write_lifecycle(c, "failed", "failed", err);
+    store(c, true);
 }
 
 static void write_answer(struct completion *c) {
+    choose_ids(c);
     write_events(c, &c->choices[0]);
     close_last_item(c);
     if (c->out.failed) return;
     buffer_clear(&c->out);
     write_response(c, final_status(c), NULL);
+    store(c, false);
 }
 
 void responses_create(struct server *server, struct http_exchange *exchange) {
     static const struct completion_api api = {
         .path = "/v1/responses",
-        .id_prefix = "resp_",
+        .id_prefix = RESPONSE_ID_PREFIX,
         .size = sizeof(struct responses),
         .run = run,
         .fini = fini,
