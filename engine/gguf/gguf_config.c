@@ -9,8 +9,7 @@
 #include "engine/gguf/gguf.h"
 #include "engine/gguf/gguf_files.h"
 #include "engine/gguf/gguf_json.h"
-
-enum { MAX_LIST = 1 << 16, NAME_BYTES = 128 };
+#include "engine/gguf/gguf_writing.h"
 
 static const struct gguf_architecture architectures[] = {
     {"llama", "LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", true, 0},
@@ -53,16 +52,6 @@ enum { N_ARCHITECTURES = sizeof(architectures) / sizeof(*architectures) };
 /* Of models that are served, but not from GGUF: converters of their time left out settings, such as
  * the base of rotary frequencies. */
 static const char *const only_safetensors[] = {"falcon", "gptneox", "mpt"};
-
-/* What is written, and from what. */
-struct writing {
-    const struct gguf_files *files;
-    const struct gguf *keys;
-    const struct gguf_architecture *architecture;
-    const char *label;
-    json_t *config, *rope;
-    struct error *err;
-};
 
 /* What becomes of a key. */
 enum key_use {
@@ -196,35 +185,14 @@ static size_t find_key(const struct gguf_architecture *architecture, const char 
     return k;
 }
 
-static int no_memory(const struct writing *w) {
-    return error_set(w->err, ERR_NOMEM, "%.200s: no memory for its settings", w->label);
-}
-
-/* Returns the value of a key of the architecture, or NULL. */
-static const struct gguf_value *own_key(const struct writing *w, const char *key) {
-    char name[NAME_BYTES];
-    snprintf(name, sizeof(name), "%s.%s", w->architecture->name, key);
-    return gguf_find(w->keys, name);
-}
-
-static int refuse_key(const struct writing *w, int code, const char *key, const char *why) {
-    return error_set(w->err, code, "%.200s: '%s.%.100s' %s", w->label, w->architecture->name, key,
-                     why);
-}
-
-/* Sets a member of an object; value: NULL is out of memory. */
-static int put(const struct writing *w, json_t *object, const char *name, json_t *value) {
-    return json_object_set_new_nocheck(object, name, value) ? no_memory(w) : 0;
-}
-
 /* Writes the value that all elements of a list have. */
-static int copy_common(const struct writing *w, const struct known_key *key,
+static int copy_common(const struct gguf_writing *w, const struct known_key *key,
                        const struct gguf_value *value) {
     struct gguf_value first = *value;
     if (value->type == GGUF_ARRAY) {
-        if (value->n == 0 || value->n > MAX_LIST || value->element == GGUF_STRING ||
+        if (value->n == 0 || value->n > WRITING_MAX_LIST || value->element == GGUF_STRING ||
             value->element == GGUF_ARRAY)
-            return refuse_key(w, ERR_INVALID, key->key, "is not a number, or a list of them");
+            return writing_refuse(w, ERR_INVALID, key->key, "is not a number, or a list of them");
         first = gguf_element(value, 0);
     }
     json_t *common = gguf_to_json(&first);
@@ -235,29 +203,29 @@ static int copy_common(const struct writing *w, const struct known_key *key,
         json_decref(other);
         if (!differs) continue;
         json_decref(common);
-        return refuse_key(w, ERR_UNSUPPORTED, key->key, "differs between layers");
+        return writing_refuse(w, ERR_UNSUPPORTED, key->key, "differs between layers");
     }
-    return put(w, w->config, key->name, common);
+    return writing_put(w, w->config, key->name, common);
 }
 
 /* Writes a period, or which layers are of this type; the others have full attention. */
-static int copy_layers(const struct writing *w, const struct known_key *key,
+static int copy_layers(const struct gguf_writing *w, const struct known_key *key,
                        const struct gguf_value *value, const char *those) {
     if (value->type != GGUF_ARRAY && key->name) return copy_common(w, key, value);
-    if (value->type != GGUF_ARRAY || value->element != GGUF_BOOL || value->n > MAX_LIST)
-        return refuse_key(w, ERR_INVALID, key->key, "is not a list of true and false");
+    if (value->type != GGUF_ARRAY || value->element != GGUF_BOOL || value->n > WRITING_MAX_LIST)
+        return writing_refuse(w, ERR_INVALID, key->key, "is not a list of true and false");
     json_t *types = json_array();
     for (uint64_t i = 0; types && i < value->n; i++) {
         const struct gguf_value layer = gguf_element(value, i);
         const char *type = gguf_truth(&layer, false) ? those : "full_attention";
         if (!json_array_append_new(types, json_string(type))) continue;
         json_decref(types);
-        return no_memory(w);
+        return writing_no_memory(w);
     }
-    return put(w, w->config, "layer_types", types);
+    return writing_put(w, w->config, "layer_types", types);
 }
 
-static int take_key(const struct writing *w, const struct known_key *key,
+static int take_key(const struct gguf_writing *w, const struct known_key *key,
                     const struct gguf_value *value) {
     double number = 1;
     const bool is_zero = gguf_number(value, &number) && number == 0;
@@ -265,12 +233,12 @@ static int take_key(const struct writing *w, const struct known_key *key,
     case USE_COPY: return copy_common(w, key, value);
     case USE_LAYERS: return copy_layers(w, key, value, "sliding_attention");
     case USE_RECURRENT: return copy_layers(w, key, value, "linear_attention");
-    case USE_ROPE: return put(w, w->rope, key->name, gguf_to_json(value));
+    case USE_ROPE: return writing_put(w, w->rope, key->name, gguf_to_json(value));
     case USE_COUNT: return is_zero ? 0 : copy_common(w, key, value);
     case USE_ZERO:
         if (is_zero) return 0;
-        return refuse_key(w, ERR_UNSUPPORTED, key->key,
-                          "is not 0: predicted tokens are not supported");
+        return writing_refuse(w, ERR_UNSUPPORTED, key->key,
+                              "is not 0: predicted tokens are not supported");
     case USE_OWN:
     case USE_NONE: break;
     }
@@ -278,11 +246,11 @@ static int take_key(const struct writing *w, const struct known_key *key,
 }
 
 /* Takes every key of the architecture, each of which must be known. */
-static int take_keys(const struct writing *w) {
+static int take_keys(const struct gguf_writing *w) {
     const size_t n_prefix = strlen(w->architecture->name);
     int rc = 0;
     for (uint32_t i = 0; !rc && i < gguf_n_keys(w->keys); i++) {
-        char name[NAME_BYTES] = {0};
+        char name[WRITING_NAME_BYTES] = {0};
         size_t n;
         const char *key = gguf_key_at(w->keys, i, &n);
         if (n <= n_prefix || memcmp(key, w->architecture->name, n_prefix) != 0 ||
@@ -291,120 +259,99 @@ static int take_keys(const struct writing *w) {
         snprintf(name, sizeof(name), "%.*s", (int)(n - n_prefix - 1), key + n_prefix + 1);
         const size_t k = find_key(w->architecture, name);
         if (k == N_KNOWN)
-            return refuse_key(w, ERR_UNSUPPORTED, name, "is a key that is not supported");
-        rc = take_key(w, &known_keys[k], own_key(w, name));
+            return writing_refuse(w, ERR_UNSUPPORTED, name, "is a key that is not supported");
+        rc = take_key(w, &known_keys[k], writing_key(w, name));
     }
     for (size_t k = 0; !rc && k < N_KNOWN; k++)
         if (known_keys[k].is_required && may_have(w->architecture, &known_keys[k]) &&
-            !own_key(w, known_keys[k].key))
-            rc = refuse_key(w, ERR_INVALID, known_keys[k].key, "is missing");
+            !writing_key(w, known_keys[k].key))
+            rc = writing_refuse(w, ERR_INVALID, known_keys[k].key, "is missing");
     return rc;
 }
 
-static double number_of(const struct writing *w, const char *name) {
-    return json_number_value(json_object_get(w->config, name));
-}
-
-/* Returns what a key says of a layer: one number for all, or a list. */
-static double number_at(const struct writing *w, const char *key, size_t layer) {
-    const struct gguf_value *value = own_key(w, key);
-    struct gguf_value one;
-    double number = 0;
-    if (value && value->type == GGUF_ARRAY) {
-        if (layer >= value->n || value->element == GGUF_STRING || value->element == GGUF_ARRAY)
-            return 0;
-        one = gguf_element(value, layer);
-        value = &one;
-    }
-    gguf_number(value, &number);
-    return number;
-}
-
-/* Returns the size of a head, which is written, too. */
-static double head_dim(const struct writing *w) {
-    const double dim = number_of(w, "head_dim"), heads = number_of(w, "num_attention_heads");
-    return dim > 0 ? dim : heads > 0 ? floor(number_of(w, "hidden_size") / heads) : 0;
-}
-
 /* Checks what must be as it usually is. */
-static int check_attention(const struct writing *w) {
-    double value_length = head_dim(w), rotated = head_dim(w);
-    gguf_number(own_key(w, "attention.value_length"), &value_length);
-    gguf_number(own_key(w, "rope.dimension_count"), &rotated);
-    if (value_length != head_dim(w))
-        return refuse_key(w, ERR_UNSUPPORTED, "attention.value_length",
-                          "is not the length of keys");
-    if (!gguf_truth(own_key(w, "attention.causal"), true))
-        return refuse_key(w, ERR_UNSUPPORTED, "attention.causal",
-                          "is false: attention to later tokens is not supported");
-    if (rotated == head_dim(w)) return 0;
-    if (!(rotated > 0 && rotated < head_dim(w)))
-        return refuse_key(w, ERR_INVALID, "rope.dimension_count",
-                          "is not from 1 to the size of a head");
-    return put(w, w->config, "partial_rotary_factor", json_real(rotated / head_dim(w)));
+static int check_attention(const struct gguf_writing *w) {
+    double value_length = writing_head_dim(w), rotated = writing_head_dim(w);
+    gguf_number(writing_key(w, "attention.value_length"), &value_length);
+    gguf_number(writing_key(w, "rope.dimension_count"), &rotated);
+    if (value_length != writing_head_dim(w))
+        return writing_refuse(w, ERR_UNSUPPORTED, "attention.value_length",
+                              "is not the length of keys");
+    if (!gguf_truth(writing_key(w, "attention.causal"), true))
+        return writing_refuse(w, ERR_UNSUPPORTED, "attention.causal",
+                              "is false: attention to later tokens is not supported");
+    if (rotated == writing_head_dim(w)) return 0;
+    if (!(rotated > 0 && rotated < writing_head_dim(w)))
+        return writing_refuse(w, ERR_INVALID, "rope.dimension_count",
+                              "is not from 1 to the size of a head");
+    return writing_put(w, w->config, "partial_rotary_factor",
+                       json_real(rotated / writing_head_dim(w)));
 }
 
 /* Writes how many layers answer, without those behind them that guess tokens. */
-static int put_answering(const struct writing *w) {
-    const double n = number_of(w, "num_hidden_layers"),
-                 n_guess = number_of(w, "num_nextn_predict_layers");
+static int put_answering(const struct gguf_writing *w) {
+    const double n = writing_number(w, "num_hidden_layers"),
+                 n_guess = writing_number(w, "num_nextn_predict_layers");
     json_t *types = json_object_get(w->config, "layer_types");
     if (n_guess == 0) return 0;
     if (n_guess >= n)
-        return refuse_key(w, ERR_INVALID, "nextn_predict_layers", "leaves no layer that answers");
+        return writing_refuse(w, ERR_INVALID, "nextn_predict_layers",
+                              "leaves no layer that answers");
     while ((double)json_array_size(types) > n - n_guess)
         json_array_remove(types, json_array_size(types) - 1);
-    return put(w, w->config, "num_hidden_layers", json_integer((json_int_t)(n - n_guess)));
+    return writing_put(w, w->config, "num_hidden_layers", json_integer((json_int_t)(n - n_guess)));
 }
 
 /* Writes whether the heads of q and k are normed, for GLM. */
-static int put_glm(const struct writing *w) {
+static int put_glm(const struct gguf_writing *w) {
     if (!(w->architecture->traits & GGUF_SIGMOID)) return 0;
-    return put(w, w->config, "use_qk_norm",
-               json_boolean(gguf_files_find(w->files, "blk.0.attn_q_norm.weight")));
+    return writing_put(w, w->config, "use_qk_norm",
+                       json_boolean(gguf_files_find(w->files, "blk.0.attn_q_norm.weight")));
 }
 
 /* Writes the KV heads of layers that attend; the others are short convolutions.  The width of
  * feed-forward parts is what is said. */
-static int put_convolutions(const struct writing *w) {
-    const double n_layers = number_of(w, "num_hidden_layers"),
-                 n_dense = number_of(w, "num_dense_layers");
-    char bias[NAME_BYTES];
+static int put_convolutions(const struct gguf_writing *w) {
+    const double n_layers = writing_number(w, "num_hidden_layers"),
+                 n_dense = writing_number(w, "num_dense_layers");
+    char bias[WRITING_NAME_BYTES];
     double n_heads = 0;
     json_t *types = json_array();
     if (!(w->architecture->traits & GGUF_CONVOLUTIONS)) {
         json_decref(types);
         return 0;
     }
-    for (size_t i = 0; i < n_layers && i < MAX_LIST; i++) {
-        const double n = number_at(w, "attention.head_count_kv", i);
+    for (size_t i = 0; i < n_layers && i < WRITING_MAX_LIST; i++) {
+        const double n = writing_number_at(w, "attention.head_count_kv", i);
         json_array_append_new(types, json_string(n > 0 ? "full_attention" : "conv"));
         if (n > n_heads) n_heads = n;
     }
     snprintf(bias, sizeof(bias), "blk.%.0f.exp_probs_b.bias", n_dense);
-    int rc = put(w, w->config, "layer_types", types);
-    if (!rc) rc = put(w, w->config, "num_key_value_heads", json_integer((json_int_t)n_heads));
-    if (!rc) rc = put(w, w->config, "block_auto_adjust_ff_dim", json_false());
+    int rc = writing_put(w, w->config, "layer_types", types);
+    if (!rc)
+        rc = writing_put(w, w->config, "num_key_value_heads", json_integer((json_int_t)n_heads));
+    if (!rc) rc = writing_put(w, w->config, "block_auto_adjust_ff_dim", json_false());
     return rc ? rc
-              : put(w, w->config, "use_expert_bias", json_boolean(gguf_files_find(w->files, bias)));
+              : writing_put(w, w->config, "use_expert_bias",
+                            json_boolean(gguf_files_find(w->files, bias)));
 }
 
 /* Writes the size of a v head of recurrent layers. */
-static int put_v_head(const struct writing *w) {
+static int put_v_head(const struct gguf_writing *w) {
     static const char key[] = "ssm.inner_size";
-    const double n_heads = number_of(w, "linear_num_value_heads");
+    const double n_heads = writing_number(w, "linear_num_value_heads");
     double width = 0;
     if (!(w->architecture->traits & GGUF_RECURRENT)) return 0;
-    gguf_number(own_key(w, key), &width);
+    gguf_number(writing_key(w, key), &width);
     const double dim = n_heads > 0 ? width / n_heads : 0;
-    if (!(dim >= 1 && dim == floor(dim) && dim < MAX_LIST))
-        return refuse_key(w, ERR_INVALID, key, "is no multiple of 'ssm.time_step_rank'");
-    return put(w, w->config, "linear_value_head_dim", json_integer((json_int_t)dim));
+    if (!(dim >= 1 && dim == floor(dim) && dim < WRITING_MAX_LIST))
+        return writing_refuse(w, ERR_INVALID, key, "is no multiple of 'ssm.time_step_rank'");
+    return writing_put(w, w->config, "linear_value_head_dim", json_integer((json_int_t)dim));
 }
 
 /* Writes how routers make shares: those of a token's experts add up to 1, but where a key may say
  * that they do. */
-static int put_experts(const struct writing *w) {
+static int put_experts(const struct gguf_writing *w) {
     static const char key[] = "expert_count", function[] = "expert_gating_func";
     const unsigned traits = w->architecture->traits;
     const bool is_sigmoid = traits & (GGUF_SIGMOID | GGUF_COHERE_EXPERTS | GGUF_CONVOLUTIONS);
@@ -412,264 +359,71 @@ static int put_experts(const struct writing *w) {
     double said = usual;
     if (!json_object_get(w->config, "num_local_experts")) return 0;
     if (!w->architecture->experts)
-        return refuse_key(w, ERR_UNSUPPORTED, key,
-                          "is not 0: this architecture is supported without experts only");
-    gguf_number(own_key(w, function), &said);
+        return writing_refuse(w, ERR_UNSUPPORTED, key,
+                              "is not 0: this architecture is supported without experts only");
+    gguf_number(writing_key(w, function), &said);
     if (said != usual)
-        return refuse_key(w, ERR_UNSUPPORTED, function, "is not that of this architecture");
+        return writing_refuse(w, ERR_UNSUPPORTED, function, "is not that of this architecture");
     const bool usually = traits & GGUF_RECURRENT ||
                          !(traits & (GGUF_SHARED_EXPERT | GGUF_COHERE_EXPERTS)),
-               adds_up = gguf_truth(own_key(w, "expert_weights_norm"), usually);
+               adds_up = gguf_truth(writing_key(w, "expert_weights_norm"), usually);
     if (traits & GGUF_COHERE_EXPERTS) {
-        const int rc = put(w, w->config, "expert_selection_fn", json_string("sigmoid"));
+        const int rc = writing_put(w, w->config, "expert_selection_fn", json_string("sigmoid"));
         if (rc) return rc;
     }
-    return put(w, w->config, "norm_topk_prob", json_boolean(adds_up));
+    return writing_put(w, w->config, "norm_topk_prob", json_boolean(adds_up));
 }
 
 /* Writes the window, and the architecture.  Of the architecture llama, files with a window are
  * Mistral's, and those with experts Mixtral's; of olmo2, those with a window are OLMo 3's. */
-static int put_window(const struct writing *w) {
+static int put_window(const struct gguf_writing *w) {
     static const char key[] = "attention.sliding_window";
     const bool any = w->architecture->traits & GGUF_ANY_WINDOW;
-    const struct gguf_value *value = own_key(w, key);
+    const struct gguf_value *value = writing_key(w, key);
     const char *model = w->architecture->model;
     uint64_t window = 0;
     if (value && !gguf_whole(value, &window))
-        return refuse_key(w, ERR_INVALID, key, "is not a whole number");
-    if (window > 0 && (any || window < number_of(w, "max_position_embeddings"))) {
+        return writing_refuse(w, ERR_INVALID, key, "is not a whole number");
+    if (window > 0 && (any || window < writing_number(w, "max_position_embeddings"))) {
         if (strncmp(model, "Qwen", 4) == 0)
-            return refuse_key(w, ERR_UNSUPPORTED, key, "is less than the context");
+            return writing_refuse(w, ERR_UNSUPPORTED, key, "is less than the context");
         if (w->architecture->windowed) model = w->architecture->windowed;
     }
     if (json_object_get(w->config, "num_local_experts")) model = w->architecture->experts;
-    const int rc = put(w, w->config, "architectures", json_pack("[s]", model));
-    if (!rc && any && window == 0) return put(w, w->config, "sliding_window", json_null());
+    const int rc = writing_put(w, w->config, "architectures", json_pack("[s]", model));
+    if (!rc && any && window == 0) return writing_put(w, w->config, "sliding_window", json_null());
     if (rc || !value || window == 0) return rc;
-    return put(w, w->config, "sliding_window", json_integer((json_int_t)window));
+    return writing_put(w, w->config, "sliding_window", json_integer((json_int_t)window));
 }
 
 /* Writes what scores are divided by the root of, for Gemma.  Its largest models, which only the
  * number of their layers shows, take the width of all heads, as llama.cpp does. */
-static int put_query_scalar(const struct writing *w) {
+static int put_query_scalar(const struct gguf_writing *w) {
     static const struct {
         const char *architecture;
         double n_layers;
     } largest[] = {{"gemma2", 46}, {"gemma3", 62}};
     for (size_t i = 0; i < sizeof(largest) / sizeof(*largest); i++) {
         if (strcmp(w->architecture->name, largest[i].architecture) != 0) continue;
-        const double heads = number_of(w, "num_attention_heads"),
-                     scalar = number_of(w, "num_hidden_layers") == largest[i].n_layers && heads > 0
-                                  ? number_of(w, "hidden_size") / heads
-                                  : head_dim(w);
-        return put(w, w->config, "query_pre_attn_scalar", json_real(scalar));
+        const double heads = writing_number(w, "num_attention_heads"),
+                     scalar =
+                         writing_number(w, "num_hidden_layers") == largest[i].n_layers && heads > 0
+                             ? writing_number(w, "hidden_size") / heads
+                             : writing_head_dim(w);
+        return writing_put(w, w->config, "query_pre_attn_scalar", json_real(scalar));
     }
     return 0;
-}
-
-static const char freqs[] = "rope_freqs.weight", long_factors[] = "rope_factors_long.weight",
-                  short_factors[] = "rope_factors_short.weight";
-
-bool gguf_config_reads(const char *tensor) {
-    return strcmp(tensor, freqs) == 0 || strcmp(tensor, long_factors) == 0 ||
-           strcmp(tensor, short_factors) == 0;
-}
-
-/* Writes the factors of a tensor as a list. */
-static int put_factors(const struct writing *w, const char *tensor, const char *name) {
-    const struct gguf_tensor *t = gguf_files_find(w->files, tensor);
-    if (!t || t->n_dims != 1 || t->element != ELEMENT_F32 || t->dims[0] > MAX_LIST)
-        return error_set(w->err, ERR_INVALID, "%.200s: tensor '%s' is no vector of F32, or missing",
-                         w->label, tensor);
-    json_t *list = json_array();
-    for (uint32_t i = 0; list && i < t->dims[0]; i++) {
-        json_t *factor = json_real(((const float *)t->data)[i]); /* NULL: it is not finite */
-        if (factor && !json_array_append_new(list, factor)) continue;
-        json_decref(list);
-        return error_set(w->err, ERR_INVALID, "%.200s: tensor '%s' has a number that is not finite",
-                         w->label, tensor);
-    }
-    return put(w, w->rope, name, list);
-}
-
-/* Writes frequencies that tensors divide.  Llama's have one list, and no other scaling. */
-static int put_divided(const struct writing *w, const char *long_tensor, const char *short_tensor) {
-    int rc = put_factors(w, long_tensor, "long_factor");
-    if (!rc) rc = put_factors(w, short_tensor, "short_factor");
-    if (!rc) rc = put(w, w->rope, "rope_type", json_string("longrope"));
-    if (!rc && !json_object_get(w->rope, "original_max_position_embeddings"))
-        rc = put(w, w->rope, "original_max_position_embeddings",
-                 json_incref(json_object_get(w->config, "max_position_embeddings")));
-    return rc;
-}
-
-/* Drops a factor of 1: here it multiplies what config.json's would replace. */
-static int drop_attention_factor(const struct writing *w) {
-    static const char key[] = "rope.scaling.attn_factor";
-    double factor = 1;
-    json_object_del(w->rope, "attention_factor");
-    if (!own_key(w, key) || (gguf_number(own_key(w, key), &factor) && factor == 1)) return 0;
-    return refuse_key(w, ERR_UNSUPPORTED, key, "is not 1");
-}
-
-/* Writes the scaling that keys name. */
-static int put_scaling(const struct writing *w) {
-    const struct gguf_value *type = own_key(w, "rope.scaling.type"),
-                            *factor = own_key(w, "rope.scaling.factor");
-    json_t *name = type ? gguf_to_json(type) : json_string("none");
-    const char *text = json_string_value(name);
-    int rc = drop_attention_factor(w);
-    if (rc) goto done;
-    if (text && (strcmp(text, "linear") == 0 || strcmp(text, "yarn") == 0)) {
-        rc = put(w, w->rope, "rope_type", json_incref(name));
-        if (!rc && w->architecture->traits & GGUF_EXACT_YARN)
-            rc = put(w, w->rope, "truncate", json_false());
-        if (!rc && factor) rc = put(w, w->rope, "factor", gguf_to_json(factor));
-        /* llama.cpp divides the scale of 1 by that of this number. */
-        if (!rc && json_object_get(w->rope, "mscale_all_dim"))
-            rc = put(w, w->rope, "mscale", json_real(1));
-    } else if (text && strcmp(text, "none") == 0) {
-        json_object_clear(w->rope);
-    } else {
-        rc = refuse_key(w, ERR_UNSUPPORTED, "rope.scaling.type",
-                        "is not none, linear or yarn, and no tensors have its factors");
-    }
-
-done:
-    json_decref(name);
-    return rc;
-}
-
-static int put_rope(const struct writing *w) {
-    int rc;
-    if (gguf_files_find(w->files, long_factors)) rc = put_divided(w, long_factors, short_factors);
-    else if (gguf_files_find(w->files, freqs)) rc = put_divided(w, freqs, freqs);
-    else rc = put_scaling(w);
-    if (rc || json_object_size(w->rope) == 0) return rc;
-    return put(w, w->config, "rope_scaling", json_incref(w->rope));
-}
-
-/* ---- heads of two sizes ---- */
-
-static bool has_window(const struct writing *w, size_t layer) {
-    const json_t *types = json_object_get(w->config, "layer_types");
-    return strcmp(json_string_value(json_array_get(types, layer)), "sliding_attention") == 0;
-}
-
-/* Writes the KV heads: those of layers with a window, and those of each other layer. */
-static int put_layer_heads(const struct writing *w, size_t n_layers) {
-    static const char key[] = "attention.head_count_kv";
-    const double dim = number_at(w, "attention.key_length", 0);
-    json_t *own = json_object();
-    double windowed = 0;
-    char number[32], tensor[NAME_BYTES];
-    int rc = own ? 0 : no_memory(w);
-    for (size_t i = 0; i < n_layers && !rc; i++) {
-        const double n = number_at(w, key, i);
-        if (has_window(w, i)) {
-            if (windowed > 0 && n != windowed)
-                rc = refuse_key(w, ERR_UNSUPPORTED, key, "differs between layers with a window");
-            windowed = n;
-            continue;
-        }
-        snprintf(number, sizeof(number), "%zu", i);
-        snprintf(tensor, sizeof(tensor), "blk.%zu.attn_v.weight", i);
-        if (json_object_size(own) == 0)
-            rc = put(w, w->config, "attention_k_eq_v",
-                     json_boolean(!gguf_files_find(w->files, tensor)));
-        if (!rc)
-            rc = put(w, own, number,
-                     json_pack("{s:I, s:I}", "head_dim", (json_int_t)dim, "num_key_value_heads",
-                               (json_int_t)n));
-    }
-    if (!rc) rc = put(w, w->config, "num_key_value_heads", json_integer((json_int_t)windowed));
-    if (!rc) rc = put(w, w->config, "per_layer_config", json_incref(own));
-    json_decref(own);
-    return rc;
-}
-
-/* Writes the width of the feed-forward parts, which is twice as much in layers that share keys, or
- * not. */
-static int put_widths(const struct writing *w, size_t n_layers) {
-    static const char key[] = "feed_forward_length";
-    const size_t n_shared = (size_t)number_of(w, "num_kv_shared_layers");
-    const double width = number_at(w, key, 0), last = number_at(w, key, n_layers - 1);
-    const bool is_double = n_shared > 0 && last == 2 * width;
-    for (size_t i = 0; i < n_layers; i++)
-        if (number_at(w, key, i) != width * (is_double && i + n_shared >= n_layers ? 2 : 1))
-            return refuse_key(w, ERR_UNSUPPORTED, key, "differs between layers");
-    const int rc = put(w, w->config, "intermediate_size", json_integer((json_int_t)width));
-    return rc ? rc : put(w, w->config, "use_double_wide_mlp", json_boolean(is_double));
-}
-
-/* Returns the share of the larger heads' pairs that rotate.  Their factors in the tensor are 1, and
- * the others' so large that nothing turns.  0: the tensor is not like that. */
-static double rotated_share(const struct writing *w) {
-    const struct gguf_tensor *t = gguf_files_find(w->files, freqs);
-    const double n_pairs = number_at(w, "attention.key_length", 0) / 2;
-    uint32_t n = 0;
-    if (!t || t->n_dims != 1 || t->element != ELEMENT_F32 || t->dims[0] != n_pairs) return 0;
-    const float *factors = t->data;
-    while (n < t->dims[0] && factors[n] == 1) n++;
-    for (uint32_t i = n; i < t->dims[0]; i++)
-        if (!(factors[i] >= 1e30F)) return 0;
-    return n / n_pairs;
-}
-
-static int put_two_ropes(const struct writing *w) {
-    const double share = rotated_share(w);
-    if (share == 0)
-        return error_set(w->err, ERR_UNSUPPORTED,
-                         "%.200s: tensor '%s' is no list of ones and then of 1e30, one for each "
-                         "pair of a head",
-                         w->label, freqs);
-    return put(w, w->config, "rope_parameters",
-               json_pack("{s:{s:s, s:f, s:f}, s:{s:s, s:f}}", "full_attention", "rope_type",
-                         "proportional", "partial_rotary_factor", share, "rope_theta",
-                         number_at(w, "rope.freq_base", 0), "sliding_attention", "rope_type",
-                         "default", "rope_theta", number_at(w, "rope.freq_base_swa", 0)));
-}
-
-/* Checks that values are as long as keys, and that whole heads rotate. */
-static int check_two_heads(const struct writing *w) {
-    static const char *const keys[][2] = {
-        {"attention.value_length", "attention.key_length"},
-        {"rope.dimension_count", "attention.key_length"},
-        {"attention.value_length_swa", "attention.key_length_swa"},
-        {"rope.dimension_count_swa", "attention.key_length_swa"}};
-    for (size_t i = 0; i < sizeof(keys) / sizeof(*keys); i++)
-        if (own_key(w, keys[i][0]) && number_at(w, keys[i][0], 0) != number_at(w, keys[i][1], 0))
-            return refuse_key(w, ERR_UNSUPPORTED, keys[i][0], "is not the length of keys");
-    return 0;
-}
-
-/* Writes what layers with a window, and those without one, have of their own. */
-static int put_two_heads(const struct writing *w) {
-    const json_t *types = json_object_get(w->config, "layer_types");
-    const struct gguf_tensor *inputs = gguf_files_find(w->files, "per_layer_token_embd.weight");
-    const size_t n_layers = json_array_size(types);
-    if (n_layers == 0 || (double)n_layers != number_of(w, "num_hidden_layers"))
-        return refuse_key(w, ERR_INVALID, "attention.sliding_window_pattern",
-                          "is no list of one for each layer, or missing");
-    int rc = check_two_heads(w);
-    if (!rc) rc = put_layer_heads(w, n_layers);
-    if (!rc) rc = put_widths(w, n_layers);
-    if (!rc) rc = put_two_ropes(w);
-    if (!rc && json_object_get(w->config, "num_experts"))
-        rc = put(w, w->config, "enable_moe_block", json_true());
-    if (rc || !inputs || inputs->n_dims != 2) return rc;
-    return put(w, w->config, "vocab_size_per_layer_input", json_integer(inputs->dims[0]));
 }
 
 /* Writes what the tensors say. */
-static int put_tensors(const struct writing *w) {
+static int put_tensors(const struct gguf_writing *w) {
     const struct gguf_tensor *table = gguf_files_find(w->files, "token_embd.weight");
     const bool tied = !gguf_files_find(w->files, "output.weight");
     if (!table || table->n_dims != 2)
         return error_set(w->err, ERR_INVALID, "%.200s: tensor 'token_embd.weight' is missing",
                          w->label);
-    const int rc = put(w, w->config, "vocab_size", json_integer(table->dims[0]));
-    return rc ? rc : put(w, w->config, "tie_word_embeddings", json_boolean(tied));
+    const int rc = writing_put(w, w->config, "vocab_size", json_integer(table->dims[0]));
+    return rc ? rc : writing_put(w, w->config, "tie_word_embeddings", json_boolean(tied));
 }
 
 int gguf_architecture_of(const struct gguf_architecture **out, const struct gguf_files *files,
@@ -710,16 +464,17 @@ const struct gguf_architecture *gguf_architecture_for(const char *model) {
 
 int gguf_config(json_t **out, const struct gguf_files *files, const char *label,
                 struct error *err) {
-    struct writing w = {.files = files, .keys = gguf_files_keys(files), .label = label, .err = err};
+    struct gguf_writing w = {
+        .files = files, .keys = gguf_files_keys(files), .label = label, .err = err};
     int rc = gguf_architecture_of(&w.architecture, files, label, err);
     if (rc) return rc;
     w.config = json_object();
     w.rope = json_object();
-    if (!w.config || !w.rope) rc = no_memory(&w);
+    if (!w.config || !w.rope) rc = writing_no_memory(&w);
     if (!rc) rc = take_keys(&w);
     if (!rc) rc = put_tensors(&w);
     const bool has_two_heads = !rc && w.architecture->traits & GGUF_TWO_HEADS;
-    if (!rc && has_two_heads) rc = put_two_heads(&w);
+    if (!rc && has_two_heads) rc = gguf_put_two_heads(&w);
     if (!rc && !has_two_heads) rc = check_attention(&w);
     if (!rc) rc = put_experts(&w);
     if (!rc) rc = put_answering(&w);
@@ -728,7 +483,7 @@ int gguf_config(json_t **out, const struct gguf_files *files, const char *label,
     if (!rc) rc = put_convolutions(&w);
     if (!rc) rc = put_window(&w);
     if (!rc) rc = put_query_scalar(&w);
-    if (!rc && !has_two_heads) rc = put_rope(&w);
+    if (!rc && !has_two_heads) rc = gguf_put_rope(&w);
     json_decref(w.rope);
     if (rc) json_decref(w.config);
     else *out = w.config;

@@ -14,7 +14,6 @@
 struct error;
 struct gguf_files;
 
-/* How files of an architecture differ from the checkpoints that transformers writes. */
 /* What the files of an architecture have that others have not: a set of these bits. */
 enum {
     GGUF_LAYER_NORM = 1,     /* eps is that of LayerNorm */
