@@ -140,13 +140,19 @@ struct array {
     struct strips strips; /* row_bytes 0: as it comes */
 };
 
+/* Returns the bytes that an array takes of a chunk. */
+static size_t room_of(const struct array *a) {
+    const struct strips *s = &a->strips;
+    const size_t bytes = s->row_bytes ? round_up(s->n_rows, STRIP_ROWS) * s->row_bytes : a->bytes;
+    return round_up(bytes, WEIGHT_ALIGN);
+}
+
 /* Copies an array of a weight behind the array of the weight before, and makes *out its place. */
 static int load_array(struct cuda_backend *cuda, const struct array *a, const void **out,
                       struct error *err) {
     struct weight_chunks *chunks = &cuda->weights[a->which];
     const struct strips *s = &a->strips;
-    const size_t bytes = s->row_bytes ? round_up(s->n_rows, STRIP_ROWS) * s->row_bytes : a->bytes,
-                 room = round_up(bytes, WEIGHT_ALIGN);
+    const size_t room = room_of(a);
     int rc = 0;
     if (!chunks->newest || chunks->newest->capacity - chunks->newest->used < room)
         rc = add_chunk(cuda, chunks, room, a->which == WEIGHT_DATA ? MIN_CHUNK : MIN_SCALES_CHUNK,
@@ -175,24 +181,28 @@ static struct strips scale_strips(const struct weight *w) {
     return strips;
 }
 
+/* Lists the arrays of a weight, which lies in strips or does not. */
+static void list_arrays(const struct weight *w, struct array arrays[WEIGHT_ARRAYS]) {
+    const size_t n_scales = weight_scale_bytes(w), n_mins = w->format.has_min ? n_scales : 0,
+                 n_data = weight_bytes(w) - n_scales - n_mins;
+    const struct strips scales = scale_strips(w);
+    arrays[0] = (struct array){WEIGHT_DATA, w->data, n_data, {.n_rows = scales.n_rows}};
+    arrays[1] = (struct array){WEIGHT_SCALES, w->scales, n_scales, scales};
+    arrays[2] = (struct array){WEIGHT_MINS, w->mins, n_mins, scales};
+    if (!w->in_strips) return;
+    arrays[0].strips.row_bytes = (uint32_t)weight_row_bytes(w);
+    arrays[0].strips.bits = element_bits(w->format.element);
+}
+
 static int load_arrays(struct backend *be, const struct weight *host, struct weight *out,
                        struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
-    const size_t n_scales = weight_scale_bytes(host), n_mins = host->format.has_min ? n_scales : 0,
-                 n_data = weight_bytes(host) - n_scales - n_mins;
-    struct weight copy = *host;
-    copy.data = copy.scales = copy.mins = NULL;
-    copy.in_strips = strips_take(host);
     const bool is_plain = weight_is_plain(&host->format);
-    const struct strips scales = scale_strips(&copy);
-    struct array arrays[WEIGHT_ARRAYS] = {
-        {WEIGHT_DATA, host->data, n_data, {.n_rows = scales.n_rows}},
-        {WEIGHT_SCALES, host->scales, n_scales, scales},
-        {WEIGHT_MINS, host->mins, n_mins, scales}};
-    if (copy.in_strips) {
-        arrays[0].strips.row_bytes = (uint32_t)weight_row_bytes(host);
-        arrays[0].strips.bits = element_bits(host->format.element);
-    }
+    struct weight copy = *host;
+    struct array arrays[WEIGHT_ARRAYS];
+    copy.in_strips = strips_take(host);
+    list_arrays(&copy, arrays);
+    copy.data = copy.scales = copy.mins = NULL;
     const void **places[WEIGHT_ARRAYS] = {&copy.data, &copy.scales, &copy.mins};
     int rc = is_plain ? 0 : unpacked_reserve(cuda, err);
     for (int i = 0; i < WEIGHT_ARRAYS && !rc; i++)
@@ -224,12 +234,21 @@ int cuda_weight_load(struct backend *be, const struct weight *host, struct weigh
     return rc;
 }
 
-/* Releases an array; its chunk is freed with the last of its arrays. */
-static void release_array(struct cuda_backend *cuda, int which, const char *at) {
-    struct weight_chunk **link = &cuda->weights[which].newest, *chunk;
+/* Releases an array; its chunk is freed with the last of its arrays.  The newest array of a chunk
+ * leaves its place to the next one: weights that go on to the machine's memory take none. */
+static void release_array(struct cuda_backend *cuda, const struct array *array) {
+    struct weight_chunks *chunks = &cuda->weights[array->which];
+    struct weight_chunk **link = &chunks->newest, *chunk;
+    const char *at = array->host;
+    const size_t room = room_of(array);
     while ((chunk = *link) && (at < chunk->base || at >= chunk->base + chunk->capacity))
         link = &chunk->next;
-    if (!chunk || --chunk->n_live > 0) return;
+    if (!chunk) return;
+    if (at + room == chunk->base + chunk->used) {
+        chunk->used -= room;
+        chunks->bytes -= room;
+    }
+    if (--chunk->n_live > 0) return;
     *link = chunk->next;
     cuda->n_moves++;
     cudaFree(chunk->base);
@@ -237,8 +256,9 @@ static void release_array(struct cuda_backend *cuda, int which, const char *at) 
 }
 
 void cuda_weight_release(struct backend *be, const struct weight *weight) {
-    const void *const arrays[WEIGHT_ARRAYS] = {weight->data, weight->scales, weight->mins};
-    for (int i = 0; i < WEIGHT_ARRAYS; i++) release_array(CUDA_BACKEND(be), i, arrays[i]);
+    struct array arrays[WEIGHT_ARRAYS];
+    list_arrays(weight, arrays);
+    for (int i = 0; i < WEIGHT_ARRAYS; i++) release_array(CUDA_BACKEND(be), &arrays[i]);
 }
 
 static void free_chunks(struct weight_chunk *newest) {
