@@ -31,6 +31,7 @@
 #include "engine/kv/page_pool.h"
 #include "engine/kv/prefix_cache.h"
 #include "engine/kv/state_cache.h"
+#include "engine/model/expert_offload.h"
 #include "engine/model/model.h"
 #include "engine/schedule/request_plan.h"
 #include "engine/schedule/scheduler.h"
@@ -431,8 +432,17 @@ struct engine_event *engine_take_events(struct engine *e) {
     return mailbox_take(&e->events);
 }
 
+/* Returns the bytes of experts that all ranks have fetched from the machine's memory. */
+static uint64_t expert_fetched_bytes(const struct engine *e) {
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < team_n_ranks(e->team); i++)
+        sum += expert_offload_fetched(e->ranks[i].model);
+    return sum;
+}
+
 void engine_stats(struct engine *e, struct engine_stats *out) {
     stats_board_read(&e->stats, out);
+    out->expert_fetched_bytes = expert_fetched_bytes(e);
     /* Requests that the engine thread has not taken from the queue yet are waiting, too. */
     const uint32_t n_live = atomic_load(&e->n_live);
     out->n_waiting = n_live > out->n_running ? n_live - out->n_running : 0;

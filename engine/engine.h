@@ -60,7 +60,10 @@ struct engine_config {
      * struct host_pool. */
     bool host_pool_fp8;
     uint32_t max_selected; /* the largest n_selected that requests may ask for */
-    bool sparse_prefill;   /* prompts may be computed sparsely: workspace is planned for it */
+    /* Experts of at least so many bytes lie in the machine's memory, where the device reads them.
+     * EXPERT_OFFLOAD_AUTO: as many as the device has no memory for.  0: none do. */
+    uint64_t expert_offload_bytes;
+    bool sparse_prefill; /* prompts may be computed sparsely: workspace is planned for it */
     /* Host [n_layers][n_heads] of the model, borrowed until engine_destroy(), for requests without
      * their own.  NULL: such requests are dense. */
     const struct attn_pattern *patterns;
@@ -104,6 +107,9 @@ struct engine_info {
     /* Of the weights, what a decode step reads: all but an embedding that is not also the head. */
     uint64_t step_weight_bytes;
     uint64_t expert_bytes; /* of these, matrices of experts: a step reads those that are used */
+    /* Of the weights, experts that lie in the machine's memory, and their layers. */
+    uint64_t offloaded_bytes;
+    uint32_t n_offloaded_layers;
     uint64_t device_bytes; /* the device's memory; 0: the backend uses the system's */
     /* Of the system's memory, that may be had beside the weights; 0: unknown. */
     uint64_t available_bytes;

@@ -17,6 +17,7 @@
 #include "engine/device/sparse.h"
 #include "engine/device/step.h"
 #include "engine/engine_check.h"
+#include "engine/expert_memory.h"
 #include "engine/grammar/grammar_cache.h"
 #include "engine/kv/checkpoints.h"
 #include "engine/kv/page_pool.h"
@@ -65,10 +66,16 @@ static int check_own_weights(const struct engine *e, uint64_t bytes, struct erro
 /* Refuses settings that do not go with the model, and weights that do not fit, before any weight is
  * loaded. */
 static int check_model(const void *ctx, const struct model_config *model, uint64_t bytes,
-                       struct error *err) {
+                       uint64_t offloaded_bytes, struct error *err) {
     const struct engine *e = ctx;
-    const int code = engine_check(&e->config, model, err);
-    return code ? code : check_own_weights(e, bytes, err);
+    int code = engine_check(&e->config, model, err);
+    if (!code) code = check_own_weights(e, bytes, err);
+    return code ? code : expert_memory_check(offloaded_bytes, err);
+}
+
+static uint64_t choose_offload(const void *ctx, const struct model *model, uint64_t layer_bytes) {
+    const struct engine *e = ctx;
+    return expert_memory_choose(&e->config, model, layer_bytes);
 }
 
 /* Returns the bytes of all experts, but for shared ones. */
@@ -105,11 +112,15 @@ static int load_ranks(struct engine *e, struct error *err) {
                                   .context = c->max_model_len,
                                   .n_ranks = c->backend->n_ranks,
                                   .ranks_share = c->ranks_share,
+                                  .choose_offload = choose_offload,
                                   .check = check_model,
                                   .check_ctx = e,
                                   .progress = tell_progress,
                                   .ctx = &loading};
     int code = 0;
+    source.offload_bytes = c->expert_offload_bytes == EXPERT_OFFLOAD_AUTO
+                               ? EXPERT_OFFLOAD_AUTO
+                               : div_up(c->expert_offload_bytes, loading.n_ranks);
     for (uint32_t i = 0; i < loading.n_ranks && !code; i++) {
         source.rank = loading.rank = i;
         code = model_load(&e->ranks[i].model, c->model_dir, &source, e->ranks[i].be, err);
@@ -127,6 +138,8 @@ static void sum_weights(struct engine *e) {
         info->step_weight_bytes +=
             model->weight_bytes - (is_head ? 0 : weight_bytes(&model->embedding));
         info->expert_bytes += expert_bytes(model);
+        info->offloaded_bytes += model->offload.bytes;
+        info->n_offloaded_layers = model->offload.n_layers; /* of every rank, as ranks are alike */
     }
 }
 
@@ -199,23 +212,16 @@ static int create_grammars(struct engine *e, struct error *err) {
     return error_set(err, code, "no memory for grammars");
 }
 
-/* Returns the sizes of the decoder's buffers, and notes them in info.  Logits are computed
- * max_logit_rows at a time: a prompt's log-probabilities need one row per token, and a row is
- * large.  One pass is enough for the samples of up to 256 sequences in a step. */
+/* Returns the sizes of the decoder's buffers, and notes them in info. */
 static struct decoder_limits decoder_plan(struct engine *e, struct device_memory device) {
     const struct engine_config *c = &e->config;
     const struct model_config *model = &e->ranks->model->config;
-    const uint32_t slice_bytes = 64u << 20;
-    uint32_t rows = slice_bytes / (model->n_vocab * (uint32_t)sizeof(float));
-    const uint32_t n_draws = c->max_num_seqs < 256 ? c->max_num_seqs : 256;
-    if (rows < n_draws) rows = n_draws;
-    if (rows > c->max_batched_tokens) rows = c->max_batched_tokens;
     e->info.sparse_prefill = memory_plan_sparse(c, model);
     e->info.long_rows =
         memory_plan_long_rows(c, model, e->info.max_model_len, device, e->info.available_bytes);
     e->info.long_bytes = decoder_long_bytes(model, e->info.long_rows, c->backend->act_dtype);
     return (struct decoder_limits){.max_rows = c->max_batched_tokens,
-                                   .max_logit_rows = rows,
+                                   .max_logit_rows = memory_plan_logit_rows(c, model),
                                    .max_long_rows = e->info.long_rows,
                                    .groups = c->groups,
                                    .n_groups = e->info.selections ? c->n_groups : 0};
@@ -322,7 +328,8 @@ static int create_workspace(struct engine *e, struct error *err) {
     e->info.workspace_bytes = team_n_ranks(e->team) * decoder_workspace_bytes(model, be, &limits);
     if (after.total == 0) return 0;
     e->info.workspace_bytes = before.free > after.free ? before.free - after.free : 0;
-    e->info.other_bytes = used > e->info.weight_bytes ? used - e->info.weight_bytes : 0;
+    const uint64_t own = e->info.weight_bytes - e->info.offloaded_bytes;
+    e->info.other_bytes = used > own ? used - own : 0;
     return 0;
 }
 

@@ -9,6 +9,8 @@
 #include "engine/device/layer_group.h"
 #include "engine/device/recurrent.h"
 #include "engine/engine.h"
+#include "engine/model/expert_offload.h"
+#include "engine/model/feed_forward.h"
 #include "engine/model/model.h"
 
 uint32_t engine_prompt_unit(const struct engine_config *c, const struct model_config *model) {
@@ -67,10 +69,25 @@ static int check_groups(const struct engine_config *c, const struct model_config
                            MAX_LAYER_GROUPS);
 }
 
+/* Refuses to offload experts where there are none, and where they lie in the machine's memory as it
+ * is. */
+static int check_offload(const struct engine_config *c, const struct model_config *model,
+                         struct error *err) {
+    if (c->expert_offload_bytes == 0 || c->expert_offload_bytes == EXPERT_OFFLOAD_AUTO) return 0;
+    if (feed_forward_experts(model, 1).n_experts == 0)
+        return error_set(err, ERR_UNSUPPORTED, "--moe-offload-size: the model has no experts");
+    if (expert_offload_is_possible(c->backend)) return 0;
+    return error_set(err, ERR_UNSUPPORTED,
+                     "--moe-offload-size: on the device %.20s all weights lie in the machine's "
+                     "memory",
+                     c->backend->name);
+}
+
 int engine_check(const struct engine_config *c, const struct model_config *model,
                  struct error *err) {
     int code = check_context(c, model, err);
     if (!code) code = check_rows(c, model, err);
     if (!code) code = check_groups(c, model, err);
+    if (!code) code = check_offload(c, model, err);
     return code || !c->patterns ? code : admit_patterns(model, c->patterns, err);
 }

@@ -73,6 +73,13 @@ int memory_plan_host_pool(struct host_pool *store, const struct engine_config *c
                      config->host_pool_bytes, PAGE_TOKENS, n_ranks(config) * block_bytes);
 }
 
+uint32_t memory_plan_logit_rows(const struct engine_config *config,
+                                const struct model_config *model) {
+    const uint32_t slice_bytes = 64u << 20, n_draws = min_u32(config->max_num_seqs, 256),
+                   rows = slice_bytes / (model->n_vocab * (uint32_t)sizeof(float));
+    return min_u32(max_u32(rows, n_draws), config->max_batched_tokens);
+}
+
 bool memory_plan_sparse(const struct engine_config *config, const struct model_config *model) {
     return config->sparse_prefill && config->backend->ops->sparse && !model_without_slices(model) &&
            model_has_full_attention(model);
@@ -149,6 +156,17 @@ uint32_t memory_plan_states(const struct engine_config *config, size_t state_byt
                            : available            ? available / 4 / n
                                                   : 3 * useful * state_bytes;
     return (uint32_t)max_u64(MEMORY_PLAN_STATES, min_u64(useful, bytes / 3 / state_bytes));
+}
+
+/* What kernels, graphs and the driver take of a device beside all that is planned. */
+enum { OFFLOAD_MARGIN = 768 << 20, OFFLOAD_SLOTS = 2 };
+
+uint64_t memory_plan_offload(const struct offload_needs *needs, struct device_memory device,
+                             double share) {
+    const uint64_t left = left_of_share(device, share),
+                   beside = needs->kv_bytes + needs->workspace_bytes + OFFLOAD_MARGIN,
+                   all = needs->weight_bytes + beside;
+    return all > left ? all - left + OFFLOAD_SLOTS * needs->layer_bytes : 0;
 }
 
 static int refuse_plan(uint64_t n_tokens, uint32_t max_model_len, uint64_t need,

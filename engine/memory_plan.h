@@ -32,6 +32,11 @@ bool memory_plan_selections(const struct engine_config *config);
 int memory_plan_host_pool(struct host_pool *store, const struct engine_config *config,
                           const struct model_config *model, struct error *err);
 
+/* Returns how many rows get logits at a time: a prompt's log-probabilities need one row per token,
+ * and a row is large.  One pass is enough for the samples of up to 256 sequences in a step. */
+uint32_t memory_plan_logit_rows(const struct engine_config *config,
+                                const struct model_config *model);
+
 /* Tells whether prompts may be computed sparsely: it is asked for, the backend supports it, and
  * some layer has full attention. */
 bool memory_plan_sparse(const struct engine_config *config, const struct model_config *model);
@@ -77,6 +82,17 @@ uint32_t memory_plan_context(const struct kv_pool *pool, const struct longest_te
 enum { MEMORY_PLAN_STATES = 2, MEMORY_PLAN_CHECKPOINTS = 1024 };
 uint32_t memory_plan_states(const struct engine_config *config, size_t state_bytes,
                             struct device_memory device, uint64_t available);
+
+/* What experts are offloaded for, if it is left to the plan. */
+struct offload_needs {
+    uint64_t weight_bytes, layer_bytes; /* of all weights; of the experts of the largest layer */
+    uint64_t kv_bytes, workspace_bytes; /* of the longest text, and of the decoder's buffers */
+};
+
+/* Returns the bytes of experts that a device has no memory for, beside what else it needs: 0 if all
+ * weights fit.  Those that do not fit are copied to two slots, which take memory, too. */
+uint64_t memory_plan_offload(const struct offload_needs *needs, struct device_memory device,
+                             double share);
 
 /* Sets pool->n_pages.  The pool gets kv_cache_bytes or, if that is 0, what is left of the device's
  * share.  In the system's memory (device.total 0) it gets at most a quarter of `available` (0:

@@ -7,7 +7,9 @@
 #include <jansson.h>
 
 #include "engine/base/error.h"
+#include "engine/expert_memory.h"
 #include "engine/memory_plan.h"
+#include "engine/model/expert_offload.h"
 #include "engine/model/feed_forward.h"
 #include "engine/model/model.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -79,10 +81,19 @@ static int plan_kv(struct info *info, const struct options *options, struct erro
     return 0;
 }
 
+static uint64_t choose_offload(const void *config, const struct model *model,
+                               uint64_t layer_bytes) {
+    return expert_memory_choose(config, model, layer_bytes);
+}
+
 static int gather(struct info *info, const struct options *options, struct error *err) {
     const struct engine_config config = engine_setup_config(options, info->dir, info->backend);
+    const bool offloads = expert_offload_is_possible(info->backend);
     const struct model_source source = {.random = config.random_weights,
                                         .random_format = config.random_format,
+                                        .offload_bytes = offloads ? config.expert_offload_bytes : 0,
+                                        .choose_offload = choose_offload,
+                                        .check_ctx = &config,
                                         .context = (uint32_t)options->max_model_len};
     uint32_t end;
     model_name_write(info->name, info->dir);
@@ -136,6 +147,11 @@ static void write_disk(struct buffer *out, const struct info *info) {
 static void write_memory(struct buffer *out, const struct info *info) {
     write_size(out, info->model->tally.bytes);
     buffer_printf(out, " on %s", info->backend->name);
+    if (info->model->offload.n_layers == 0) return;
+    buffer_puts(out, ", of which ");
+    write_size(out, info->model->offload.bytes);
+    buffer_printf(out, " in the machine's memory: the experts of %" PRIu32 " layers",
+                  info->model->offload.n_layers);
 }
 
 static void write_context(struct buffer *out, const struct info *info) {
@@ -206,13 +222,14 @@ static json_t *ends_json(const struct model_config *model) {
 static json_t *weights_json(const struct info *info) {
     const struct weight_tally *tally = &info->model->tally;
     const struct quantisation *how = &info->model->config.quantisation;
-    return json_pack("{s:I, s:o, s:s?, s:I, s:I, s:o, s:I, s:I}", "parameters",
+    return json_pack("{s:I, s:o, s:s?, s:I, s:I, s:o, s:I, s:I, s:I}", "parameters",
                      (json_int_t)tally->n_elements, "formats", formats_json(&tally->files),
                      "quant_method", *how->method ? how->method : NULL, "file_bytes",
                      (json_int_t)(info->model->random ? 0 : tally->file_bytes), "memory_bytes",
                      (json_int_t)tally->bytes, "packed_in_memory", formats_json(&tally->loaded),
                      "unpacked_bytes", (json_int_t)tally->unpacked_bytes, "repacked_bytes",
-                     (json_int_t)tally->repacked_bytes);
+                     (json_int_t)tally->repacked_bytes, "offloaded_bytes",
+                     (json_int_t)info->model->offload.bytes);
 }
 
 static json_t *shape_json(const struct model_config *model) {

@@ -9,7 +9,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "engine/base/sizes.h"
 #include "engine/engine.h"
+#include "engine/model/offloaded_layers.h"
 #include "server/kv_events/publishers.h"
 #include "server/replicas/replicas.h"
 #include "server/settings/engine_setup.h"
@@ -30,6 +32,8 @@ static void divide_memory(struct engine_config *config, uint32_t n) {
     config->kv_cache_bytes /= n;
     config->host_pool_bytes /= n;
     config->disk_bytes /= n;
+    if (config->expert_offload_bytes != EXPERT_OFFLOAD_AUTO)
+        config->expert_offload_bytes = div_up(config->expert_offload_bytes, n);
 }
 
 /* Gives one of several replicas a folder of its own in that of --kv-disk-path. */
@@ -50,6 +54,7 @@ static void repeat_plan(struct engine_config *config, const struct engine_info *
     config->max_model_len = first->max_model_len;
     config->kv_cache_bytes = first->kv_bytes;
     config->max_long_rows = first->long_rows ? first->long_rows : 1;
+    config->expert_offload_bytes = first->offloaded_bytes;
 }
 
 /* Creates an engine on each backend. */

@@ -133,6 +133,11 @@ static void log_plan(const struct server *server, const struct options *options,
               " tokens in %u pages), workspace %.1f MiB",
               (double)info->weight_bytes / mib, (double)info->kv_bytes / mib, info->kv_tokens,
               info->n_pages, (double)info->workspace_bytes / mib);
+    if (info->offloaded_bytes > 0)
+        log_event(LOG_INFO,
+                  "memory plan: of the weights, %.1f MiB lie in the machine's memory: the experts "
+                  "of %" PRIu32 " layers",
+                  (double)info->offloaded_bytes / mib, info->n_offloaded_layers);
     if (info->n_states > 0)
         log_event(LOG_INFO,
                   "memory plan: %u recurrent states and checkpoints, %.1f MiB; %u more checkpoints "

@@ -9,9 +9,11 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/base/sizes.h"
 #include "engine/device/collective.h"
 #include "engine/model/canonical.h"
 #include "engine/model/expert_layout.h"
+#include "engine/model/expert_offload.h"
 #include "engine/model/feed_forward.h"
 #include "engine/model/model_share.h"
 #include "engine/model/quantised_source.h"
@@ -35,6 +37,7 @@ struct loader {
     struct backend *be;
     struct error *err;
     struct weight_query query; /* which weight is visited */
+    uint64_t *expert_bytes;    /* [n_layers], as they are loaded */
 };
 
 /* What is done with each weight: first all are measured, then all are loaded. */
@@ -135,6 +138,11 @@ static uint64_t repacked_bytes(const struct loader *l, const struct weight *host
     return ops->repacked_bytes ? ops->repacked_bytes(l->be, host) : 0;
 }
 
+/* Returns true if the weight is a stack of experts' matrices. */
+static bool is_experts(const struct weight_query *q) {
+    return q->rule->stacked == SIDE_EXPERTS && weights_uses(q->rule, q->config) == WEIGHT_PRODUCT;
+}
+
 static int measure_weight(struct loader *l, struct weight *out) {
     struct weight_tally *tally = &l->model->tally;
     struct weight host, loaded;
@@ -147,6 +155,7 @@ static int measure_weight(struct loader *l, struct weight *out) {
     weight_tally_add(tally, &host, &loaded, repacked_bytes(l, &loaded),
                      weight_is_scattered(&l->query));
     tally->rounds_from = l->be->rounds_inputs_from;
+    if (is_experts(&l->query)) l->expert_bytes[l->query.layer] += weight_bytes(&loaded);
     return check_format(l, &loaded.format);
 }
 
@@ -282,7 +291,10 @@ static int load_weight(struct loader *l, struct weight *host, struct weight *out
         *out = *host;
         return rc;
     }
-    const int rc = l->be->ops->weight_load(l->be, host, out, &why);
+    const bool is_offloaded = is_experts(&l->query) && l->model->is_offloaded[l->query.layer],
+               is_gate = is_offloaded && out == &l->model->layers[l->query.layer].gate;
+    const int rc = is_offloaded ? expert_offload_load(l->be, host, is_gate, out, &why)
+                                : l->be->ops->weight_load(l->be, host, out, &why);
     return rc ? refuse_tensor(l, rc, why.text) : 0;
 }
 
@@ -362,7 +374,21 @@ static int check_source(const struct loader *l) {
     const uint64_t own =
         l->model->random ? tally->bytes : tally->converted_bytes + tally->repacked_bytes;
     if (!l->source->check) return 0;
-    return l->source->check(l->source->check_ctx, l->model->whole, own, l->err);
+    return l->source->check(l->source->check_ctx, l->model->whole, own, l->model->offload.bytes,
+                            l->err);
+}
+
+/* Chooses the layers whose experts are offloaded. */
+static void choose_offloaded(struct loader *l) {
+    const struct model_source *source = l->source;
+    const uint32_t n = l->model->config.n_layers;
+    uint64_t bytes = source->offload_bytes, most = 0;
+    for (uint32_t i = 0; i < n; i++) most = max_u64(most, l->expert_bytes[i]);
+    if (bytes == EXPERT_OFFLOAD_AUTO)
+        bytes = source->choose_offload && most > 0
+                    ? source->choose_offload(source->check_ctx, l->model, most)
+                    : 0;
+    l->model->offload = offloaded_layers_choose(l->expert_bytes, n, bytes, l->model->is_offloaded);
 }
 
 /* Refuses what the device's ranks cannot compute together. */
@@ -424,6 +450,7 @@ static int measure_weights(struct loader *l) {
     if (!rc) rc = visit_weights(l, measure_weight);
     if (!rc && files && files->ops->name)
         rc = unclaimed_check(files, model->whole, &model->tally, l->err);
+    if (!rc) choose_offloaded(l);
     return rc;
 }
 
@@ -439,6 +466,7 @@ static int load_weights(struct loader *l) {
     if (!rc) rc = tell(l);
     if (!rc) rc = visit_weights(l, move_weight);
     if (rc) return rc;
+    expert_offload_link(model);
     if (head_is_embedding(model)) model->head = model->embedding;
     model->head_first = model_share_vocab(&model->config).first;
     return 0;
@@ -469,7 +497,9 @@ static int open_model(struct loader *l, const char *dir) {
     int rc = model_config_load(&model->config, dir, l->source->context, l->err);
     if (rc) return rc;
     model->layers = calloc(model->config.n_layers, sizeof(*model->layers));
-    if (!model->layers)
+    l->expert_bytes = calloc(model->config.n_layers, sizeof(*l->expert_bytes));
+    model->is_offloaded = calloc(model->config.n_layers, sizeof(*model->is_offloaded));
+    if (!model->layers || !l->expert_bytes || !model->is_offloaded)
         return error_set(l->err, ERR_NOMEM, "%.200s: no memory for its layers", dir);
     if (l->source->random)
         rc = random_weights_create(&model->random, l->source->random_format, l->err);
@@ -491,6 +521,7 @@ static int make_model(struct model **out, const char *dir, const struct model_so
     if (!model) return error_set(err, ERR_NOMEM, "%.200s: no memory for the model", dir);
     int rc = open_model(&loader, dir);
     if (!rc && has_weights) rc = load_weights(&loader);
+    free(loader.expert_bytes);
     if (model_check(model, err)) rc = ERR_IO; /* whatever else seemed to be wrong */
     if (rc) model_destroy(model, be);
     else *out = model;
@@ -521,12 +552,16 @@ void model_destroy(struct model *model, struct backend *be) {
     if (!model) return;
     if (head_is_embedding(model)) model->head.data = NULL; /* released once */
     release_rules(be, &weights_of_model, model);
-    for (uint32_t i = 0; model->layers && i < model->config.n_layers; i++)
+    for (uint32_t i = 0; model->layers && i < model->config.n_layers; i++) {
+        if (model->is_offloaded && model->is_offloaded[i])
+            expert_offload_release(be, &model->layers[i]);
         release_rules(be, &weights_of_layer, &model->layers[i]);
+    }
     drop_copies(model, NULL, false);
     if (model->files) model->files->ops->close(model->files);
     random_weights_destroy(model->random);
     free(model->layers);
+    free(model->is_offloaded);
     if (model->whole != &model->config) free(model->config.layers);
     model_config_fini(model->whole);
     if (model->whole != &model->config) free(model->whole);

@@ -11,6 +11,7 @@
 #include "engine/device/pages.h"
 #include "engine/device/recurrent.h"
 #include "engine/device/weight.h"
+#include "engine/model/offloaded_layers.h"
 #include "engine/model/quantisation.h"
 #include "engine/model/weight_tally.h"
 
@@ -167,7 +168,9 @@ struct model {
     struct layer_weights *layers; /* [n_layers] */
     size_t weight_bytes;          /* that the backend has: once it is loaded, tally.bytes */
     struct weight_tally tally;
-    struct weight_source *files; /* mapped; NULL: weights are random */
+    struct offloaded_layers offload; /* of tally.bytes, what lies in the machine's memory, and */
+    bool *is_offloaded;              /* [n_layers]: whether a layer's experts do */
+    struct weight_source *files;     /* mapped; NULL: weights are random */
     struct random_weights *random;
     struct reordered *reordered; /* weights that a backend aliases and no file has in this form */
 };
@@ -180,11 +183,17 @@ struct model_source {
     uint32_t context;                          /* as in model_config_load() */
     uint32_t n_ranks, rank; /* what is loaded is this rank's; n_ranks 0: all of the model */
     enum ranks_share ranks_share;
+    uint64_t
+        offload_bytes; /* experts of at least so many bytes are offloaded (offloaded_layers.h) */
+    /* Called with check_ctx once all sizes are known, if offload_bytes is EXPERT_OFFLOAD_AUTO.
+     * Returns what it is to be.  NULL: 0.  layer_bytes: of the experts of the largest layer. */
+    uint64_t (*choose_offload)(const void *check_ctx, const struct model *model,
+                               uint64_t layer_bytes);
     /* Called once all sizes are known, before the first weight is made; ERR_* ends the loading.
      * Gets the whole model's configuration, and the bytes of weights that are in no file: random,
-     * converted and repacked ones.  May be NULL. */
+     * converted and repacked ones; and of offloaded ones.  May be NULL. */
     int (*check)(const void *check_ctx, const struct model_config *model, uint64_t bytes,
-                 struct error *err);
+                 uint64_t offloaded_bytes, struct error *err);
     const void *check_ctx;
     /* Gets the bytes that the backend has, and all; called at the start and after each weight.
      * Returns true, or false to end the loading with ERR_STOPPED. */

@@ -113,6 +113,7 @@ static void add_counts(struct engine_stats *sum, const struct engine_stats *one)
     sum->n_steps += one->n_steps;
     sum->n_swapped_out += one->n_swapped_out;
     sum->n_swapped_in += one->n_swapped_in;
+    sum->expert_fetched_bytes += one->expert_fetched_bytes;
     sum->n_sparse += one->n_sparse;
     sum->n_kv_events += one->n_kv_events;
     sum->n_kv_feed_broken += one->n_kv_feed_broken;

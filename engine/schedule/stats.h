@@ -76,6 +76,7 @@ struct engine_stats {
     uint64_t host_pool_used_bytes; /* of engine_info.host_pool_bytes, but for cached blocks */
     uint32_t pages_offloaded;      /* pages that the prefix cache keeps in the host pool */
     uint64_t n_swapped_out, n_swapped_in; /* pages swapped to the host pool, and back */
+    uint64_t expert_fetched_bytes;        /* of experts that lie in the machine's memory */
     /* Recurrent states in use, checkpoints among them (kv/checkpoints.h). */
     uint32_t n_states_used;
     struct checkpoint_stats checkpoints;

@@ -27,6 +27,7 @@ struct engine_config engine_setup_config(const struct options *options, const ch
         .device_share = options->gpu_memory_utilization,
         .kv_cache_bytes = options->kv_cache_memory,
         .kv_format = format_of(options, backend),
+        .expert_offload_bytes = options->moe_offload_size,
         .prefix_caching = options->enable_prefix_caching,
         .max_long_rows = (uint32_t)options->max_long_tokens,
         .max_itl_ms = (uint32_t)options->max_itl,

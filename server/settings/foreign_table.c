@@ -82,9 +82,10 @@ const struct foreign_option foreign_table[] = {
     {"-ctxcp --ctx-checkpoints --swa-checkpoints --swa-full", LLAMA, NULL,
      "what a layer with a window or a state needs is kept without an option"},
     {"-ngl --gpu-layers --n-gpu-layers", LLAMA, NULL, WHOLE_DEVICE},
-    {"-ncmoe --n-cpu-moe -cmoe --cpu-moe -ncffn --n-cpu-ffn --moe-cache-mib -ot --override-tensor "
-     "--no-op-offload",
-     LLAMA, NULL, WHOLE_DEVICE},
+    {"-cmoe --cpu-moe --moe-cache-mib", LLAMA, NULL, "see --moe-offload-size, in bytes: 64G"},
+    {"-ncmoe --n-cpu-moe", LLAMA, NULL, "see --moe-offload-size: bytes, in whole layers"},
+    {"-ot --override-tensor", LLAMA, NULL, "see --moe-offload-size, for experts"},
+    {"-ncffn --n-cpu-ffn --no-op-offload", LLAMA, NULL, WHOLE_DEVICE},
     {"-dev --list-devices", LLAMA, NULL,
      "see --device: cuda or cpu; CUDA_VISIBLE_DEVICES chooses the GPU, and `quire doctor` lists "
      "what is there"},
@@ -205,9 +206,9 @@ const struct foreign_option foreign_table[] = {
     {"--prefix-caching-hash-algo", VLLM, NULL, SALT},
     {"--num-gpu-blocks-override --cpu-kvcache-space", VLLM, NULL, "see --kv-cache-memory"},
     {"--swap-space --kv-offloading-size --kv-offloading-backend", VLLM, NULL, SEE_OFFLOAD},
-    {"--cpu-offload-gb --cpu-offload-params --offload-group-size --offload-mode "
-     "--enable-sleep-mode",
-     BOTH, NULL, "weights stay on the device"},
+    {"--cpu-offload-gb --cpu-offload-params --offload-group-size --offload-mode", BOTH, NULL,
+     "only experts can leave the GPU: --moe-offload-size 8G"},
+    {"--enable-sleep-mode", VLLM, NULL, "weights stay on the device"},
     {"--enable-auto-tool-choice --tool-call-parser --tool-parser --tool-parser-plugin "
      "--reasoning-parser --reasoning-parser-plugin --enable-reasoning "
      "--exclude-tools-when-tool-choice-none --tool-server",

@@ -128,7 +128,11 @@ int option_set(void *options, const struct option *option, const char *text,
     case OPTION_STRING:
     case OPTION_LIST: return set_string(target, text, from);
     case OPTION_NUMBER:
-    case OPTION_BYTES: return parse_number(option, text, from, target);
+    case OPTION_BYTES:
+        if (!option->words || strcmp(text, *option->words) != 0)
+            return parse_number(option, text, from, target);
+        *(uint64_t *)target = UINT64_MAX;
+        return 0;
     case OPTION_FRACTION: return parse_fraction(option, text, from, target);
     case OPTION_CHOICE: return parse_choice(option, text, from, target);
     case OPTION_BOOL: return parse_bool(text, from, target);
@@ -262,7 +266,9 @@ static void print_kind(FILE *out, const struct option *option) {
     case OPTION_STRING: fputs("TEXT", out); break;
     case OPTION_LIST: fputs("TEXT,...", out); break;
     case OPTION_NUMBER: fputs("N", out); break;
-    case OPTION_BYTES: fputs("BYTES", out); break;
+    case OPTION_BYTES:
+        fprintf(out, "BYTES%s%s", option->words ? "|" : "", option->words ? *option->words : "");
+        break;
     case OPTION_FRACTION: fputs("X", out); break;
     case OPTION_BOOL: fputs("true|false", out); break;
     case OPTION_CHOICE:

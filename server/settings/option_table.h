@@ -25,10 +25,11 @@ enum option_kind {
 struct option {
     const char *name; /* without dashes */
     enum option_kind kind;
-    size_t offset;            /* in the struct that the table fills */
-    uint64_t low, high;       /* OPTION_NUMBER, OPTION_BYTES: both allowed; FRACTION: in percent */
-    const char *initial;      /* the default as text; NULL: none */
-    const char *const *words; /* OPTION_CHOICE, NULL-terminated */
+    size_t offset;       /* in the struct that the table fills */
+    uint64_t low, high;  /* OPTION_NUMBER, OPTION_BYTES: both allowed; FRACTION: in percent */
+    const char *initial; /* the default as text; NULL: none */
+    /* OPTION_CHOICE, NULL-terminated.  OPTION_BYTES: one word for UINT64_MAX, or NULL. */
+    const char *const *words;
     const char *help;
 };
 

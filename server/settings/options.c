@@ -19,6 +19,7 @@
 #include "server/settings/template_defaults.h"
 
 static const char *const device_words[] = {"auto", "cpu", "cuda", NULL};
+static const char *const auto_words[] = {"auto", NULL};
 static const char *const kv_dtype_words[] = {"auto", PAGE_FORMAT_NAMES, NULL};
 static const char *const offload_dtype_words[] = {"auto", "fp8", NULL};
 static const char *const dtype_words[] = {"auto", "float32", "bfloat16", NULL};
@@ -42,6 +43,9 @@ enum { CONFIG_MAX_BYTES = 1 << 20 };
     OPTION_NUMBER, AT(member), low, high, initial, NULL, help
 #define BYTES(member, low, high, initial, help)                                                    \
     OPTION_BYTES, AT(member), low, high, initial, NULL, help
+/* The same, or a word for UINT64_MAX. */
+#define BYTES_OR_WORD(member, words, initial, help)                                                \
+    OPTION_BYTES, AT(member), 0, UINT64_MAX - 1, initial, words, help
 #define FRACTION(member, low, high, initial, help)                                                 \
     OPTION_FRACTION, AT(member), low, high, initial, NULL, help
 #define CHOICE(member, words, initial, help) OPTION_CHOICE, AT(member), 0, 0, initial, words, help
@@ -102,6 +106,10 @@ static const struct option entries[] = {
     {"gpu-memory-utilization",
      FRACTION(gpu_memory_utilization, 10, 100, "0.9",
               "share of the GPU's memory for weights, workspace and KV cache, 0.1 to 1")},
+    {"moe-offload-size",
+     BYTES_OR_WORD(moe_offload_size, auto_words, "0",
+                   "bytes of experts that lie in the machine's memory, with K, M or G: whole "
+                   "layers; auto: as many as the GPU has no memory for")},
     {"kv-cache-memory", BYTES(kv_cache_memory, 0, UINT64_MAX, "0",
                               "bytes for the KV cache, with K, M or G; 0: what fits")},
     {"kv-cache-dtype",

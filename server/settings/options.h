@@ -58,7 +58,8 @@ struct options {
     uint64_t max_model_len, max_num_seqs, max_num_batched_tokens, max_num_queued_reqs;
     uint64_t kv_cache_memory, kv_cache_dtype, dtype, threads, device, isa;
     uint64_t tensor_parallel_size, context_parallel_size, data_parallel_size;
-    uint64_t activations; /* enum activations_choice */
+    uint64_t activations;      /* enum activations_choice */
+    uint64_t moe_offload_size; /* EXPERT_OFFLOAD_AUTO for auto */
     uint64_t kv_offload_size, kv_offload_dtype, kv_disk_size, max_selected;
     uint64_t tokenizer_cache_size;
     uint64_t responses_store_size, responses_store_time;

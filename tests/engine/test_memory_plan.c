@@ -250,6 +250,25 @@ TEST(the_store_has_whole_blocks) {
     assert_int_equal(store.n_blocks, 0);
 }
 
+/* What does not fit is offloaded, and what the slots for it take. */
+TEST(experts_are_offloaded_that_the_device_has_no_memory_for) {
+    const struct device_memory device = {.free = 80 * GIB, .total = 80 * GIB};
+    struct offload_needs needs = {
+        .weight_bytes = 60 * GIB, .layer_bytes = GIB, .kv_bytes = 8 * GIB, .workspace_bytes = GIB};
+    assert_int_equal(memory_plan_offload(&needs, device, 0.9), 0);
+    needs.weight_bytes = 64 * GIB; /* 1 GiB too much, beside a margin */
+    const uint64_t bytes = memory_plan_offload(&needs, device, 0.9);
+    assert_in_range(bytes, 3 * GIB, 4 * GIB);
+    needs.kv_bytes += GIB;
+    assert_int_equal(memory_plan_offload(&needs, device, 0.9), bytes + GIB);
+    needs.weight_bytes = 400 * GIB;
+    assert_true(memory_plan_offload(&needs, device, 0.9) > bytes + 330 * GIB);
+    /* Another process has most of the device. */
+    needs.weight_bytes = 10 * GIB;
+    assert_true(memory_plan_offload(&needs, (struct device_memory){4 * GIB, 80 * GIB}, 0.9) >
+                10 * GIB);
+}
+
 /* A page of each of 9 layers, with what KV heads know of it or without. */
 TEST(without_selections_a_block_is_for_all_layers) {
     const struct layer_group groups[] = {{0, 2, 9}};

@@ -77,6 +77,9 @@ static void too_many_groups(struct engine_config *c) {
     c->model_dir = deep_dir;
     c->random_weights = c->tokens_only = true;
 }
+static void offloaded_experts_of_no_mixture(struct engine_config *c) {
+    c->expert_offload_bytes = 1;
+}
 static void a_cache_below_one_text(struct engine_config *c) {
     c->kv_cache_bytes = 1 << 16;
 }
@@ -105,6 +108,7 @@ TEST(settings_that_cannot_work_are_refused_by_name) {
         {a_tiny_host_pool, ERR_INVALID, "--kv-offload-size", true},
         {groups_behind_the_last_layer, ERR_INVALID, "filter layer 2", false},
         {too_many_groups, ERR_INVALID, "at most 8 filter layers", false},
+        {offloaded_experts_of_no_mixture, ERR_UNSUPPORTED, "--moe-offload-size", false},
         {a_cache_below_one_text, ERR_NOMEM, "--max-model-len", true},
     };
     for (size_t i = 0; i < COUNT(rows); i++) {
