@@ -4,10 +4,11 @@
  *   route   logits by the operation linear ─► choose
  *   run     [shared expert by the dense operations] sort ─► gate, up ─► down ─► combine
  *
- * Many rows are computed in passes, whose buffers fit MOST_BYTES. */
+ * Many rows are computed in passes, whose buffers fit MOST_BYTES.  Offloaded experts: fetch.h. */
 #include "engine/device/experts.h"
 
 #include "cuda/experts/expert_kernels.h"
+#include "cuda/experts/fetch.h"
 #include "cuda/experts/grouped_cut.h"
 #include "cuda/experts/stream_cut.h"
 #include "cuda/host/internal.h"
@@ -300,13 +301,13 @@ static struct experts_shape shape_of(const struct experts_args *args) {
                                   .shared_dim = args->shared.gate ? args->shared.gate->rows : 0};
 }
 
-static int cuda_run_experts(struct backend *be, const struct experts_args *args,
-                            struct error *err) {
+static int run_passes(struct cuda_backend *cuda, const struct experts_args *args,
+                      struct error *err) {
     const struct experts_shape shape = shape_of(args);
     const uint32_t step = rows_of_pass(&shape);
     int rc = 0;
     for (uint32_t first = 0; first < args->n_rows && !rc; first += step) {
-        struct pass pass = {.cuda = CUDA_BACKEND(be),
+        struct pass pass = {.cuda = cuda,
                             .args = args,
                             .first = first,
                             .n_rows = min_u32(step, args->n_rows - first),
@@ -322,6 +323,21 @@ static int cuda_run_experts(struct backend *be, const struct experts_args *args,
         rc = run_pass(&pass, err);
     }
     return rc;
+}
+
+/* Launches the kernels without overlap where they read copies.  They read weights before they wait
+ * for the kernel before, and these must be there by then. */
+static int cuda_run_experts(struct backend *be, const struct experts_args *args,
+                            struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    struct experts_args own = *args;
+    struct fetched_experts fetched;
+    const bool overlap = cuda->overlap;
+    int rc = expert_fetch(cuda, &own, &fetched, err);
+    cuda->overlap = overlap && !fetched.is_whole;
+    if (!rc) rc = run_passes(cuda, &own, err);
+    cuda->overlap = overlap;
+    return rc ? rc : expert_fetch_count(cuda, &own, &fetched, err);
 }
 
 const struct expert_ops cuda_expert_ops = {

@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cuda/experts/fetch.h"
+#include "cuda/experts/fetch_state.h"
 #include "cuda/host/numa.h"
 #include "cuda/ranks/group.h"
 #include "engine/base/error.h"
@@ -42,6 +44,7 @@ static int cuda_reserve(struct backend *be, const struct step_limits *limits, st
     if (!rc) rc = prompt_copies_reserve(cuda, limits, err);
     if (!rc) rc = sparse_memory_reserve(cuda, limits, err);
     if (!rc) rc = rounded_reserve(cuda, limits, err);
+    if (!rc) rc = expert_fetches_reserve(cuda, err);
     return rc ? rc : sample_reserve(cuda, limits, err);
 }
 
@@ -110,6 +113,7 @@ static void cuda_destroy(struct backend *be) {
     sparse_memory_free(cuda);
     prompt_copies_close(cuda);
     linear_close(cuda);
+    expert_fetches_close(cuda);
     weights_free(cuda);
     mirror_free(&cuda->step_block);
     inflight_close(cuda);
@@ -236,7 +240,7 @@ int cuda_backend_create(struct backend **out, const struct cuda_config *config, 
     struct cudaDeviceProp properties;
     int rc = find_device(&properties, config->device, err);
     if (rc) return rc;
-    struct cuda_backend *cuda = calloc(1, sizeof(*cuda));
+    struct cuda_backend *cuda = calloc(1, sizeof(struct fetching_backend));
     if (!cuda) return error_set(err, ERR_NOMEM, "cuda: no memory");
     const long n_cpus = sysconf(_SC_NPROCESSORS_ONLN);
     cuda->base = (struct backend){

@@ -26,6 +26,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "cuda/experts/fetch.h"
 #include "cuda/ranks/group.h"
 #include "engine/base/error.h"
 #include "engine/device/backend.h"
@@ -104,6 +105,7 @@ static int capture(struct cuda_backend *cuda, struct graph_entry *r, graph_body 
     cuda->graph = r;
     rc = body(ctx, r->n_rows, err);
     cuda->graph = NULL;
+    if (!rc) rc = expert_fetches_join(cuda, err);
     const cudaError_t code = cudaStreamEndCapture(cuda->stream, &r->recorded);
     if (!rc) rc = cuda_check(cuda, code, "recording a step", err);
     if (rc) return rc;
@@ -170,9 +172,11 @@ static int run_recorded(struct cuda_backend *cuda, uint32_t n_rows, graph_body b
 int cuda_run_graph(struct backend *be, uint32_t n_rows, graph_body body, void *ctx,
                    struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
+    int rc = expert_fetches_join(cuda, err);
+    if (rc) return rc;
     cuda->in_graph = true;
     cuda->launch_rows = n_rows;
-    const int rc = run_recorded(cuda, n_rows, body, ctx, err);
+    rc = run_recorded(cuda, n_rows, body, ctx, err);
     cuda->in_graph = false;
     cuda->launch_rows = cuda->step.n_rows;
     return rc;

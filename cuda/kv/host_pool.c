@@ -14,6 +14,7 @@
  *   stream   step n        │ step n + 1          │ …
  *   copies       └─────────► pages of step n │   ▲
  *                                            └───┘ only where they meet */
+#include "cuda/experts/fetch.h"
 #include "cuda/host/internal.h"
 #include "cuda/ranks/group.h"
 
@@ -23,11 +24,13 @@
 #include <sys/mman.h>
 
 #include "cuda/host/numa.h"
+#include "cuda/kv/host_pool_memory.h"
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/base/thread.h"
 #include "engine/device/backend.h"
 #include "engine/device/host_pool.h"
+#include "engine/device/offloaded.h"
 #include "engine/device/pages.h"
 #include "engine/device/step.h"
 
@@ -76,8 +79,7 @@ static int pin(char *base, size_t bytes, struct error *err) {
     }
     if (code == cudaSuccess) return 0;
     (void)cudaGetLastError(); /* the device still works */
-    return error_set(err, ERR_NOMEM,
-                     "cuda: cannot pin %.1f GiB of the machine's memory for the host pool: %s",
+    return error_set(err, ERR_NOMEM, "cuda: cannot pin %.1f GiB of the machine's memory: %s",
                      (double)bytes / (1 << 30), cudaGetErrorString(code));
 }
 
@@ -89,7 +91,7 @@ static int host_pool_alloc(struct backend *be, size_t bytes, void **out, struct 
     char *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED) {
         free(memory);
-        return error_set(err, ERR_NOMEM, "cuda: no memory for a host pool of %.1f GiB",
+        return error_set(err, ERR_NOMEM, "cuda: the machine has no memory for %.1f GiB",
                          (double)bytes / (1 << 30));
     }
     if (cuda->node != NUMA_ANY)
@@ -117,11 +119,30 @@ static void host_pool_free(struct backend *be, void *base) {
     if (!memory) return;
     cudaStreamSynchronize(cuda->stream); /* nothing reads or writes it any more */
     if (cuda->store.stream) cudaStreamSynchronize(cuda->store.stream);
+    expert_fetches_forget(cuda, memory->base);
     cuda->n_moves++;
     *link = memory->next;
     cudaHostUnregister(memory->base);
     munmap(memory->base, memory->bytes);
     free(memory);
+}
+
+void *host_pool_find(struct cuda_backend *cuda, const void *at) {
+    const struct host_pool_memory *memory = cuda->store.memories;
+    while (memory &&
+           ((const char *)at < memory->base || (const char *)at >= memory->base + memory->bytes))
+        memory = memory->next;
+    return memory ? memory->base : NULL;
+}
+
+uint64_t host_pool_most_offloaded(struct cuda_backend *cuda) {
+    uint64_t most = 0;
+    for (const struct host_pool_memory *m = cuda->store.memories; m; m = m->next) {
+        const struct offloaded_layer *layer = (const struct offloaded_layer *)m->base;
+        if (m->bytes < OFFLOADED_BYTES || layer->mark != OFFLOADED_MARK) continue;
+        most = max_u64(most, offloaded_matrix_bytes(layer));
+    }
+    return most;
 }
 
 /* ---- copies ---- */

@@ -6,6 +6,9 @@
 #include "engine/base/error.h"
 #include "engine/device/backend.h"
 #include "engine/device/experts.h"
+#include "engine/device/host_pool.h"
+#include "engine/device/offloaded.h"
+#include "engine/model/expert_offload.h"
 #include "tests/cpu/router_oracle.h"
 #include "tests/cuda/cuda_test.h"
 #include "tests/cuda/packed_weights.h"
@@ -194,10 +197,12 @@ struct layer {
     struct expert_gate function;
 };
 
-static struct layer make_layer(const struct weight_format *format, uint32_t n_rows, uint32_t dim,
-                               uint32_t ffn) {
+/* Makes a layer whose rows use 6 of its experts: the last ones. */
+static struct layer make_layer_of(const struct weight_format *format, uint32_t n_experts,
+                                  uint32_t n_rows, uint32_t dim, uint32_t ffn) {
     static const struct weight_format plain = {ELEMENT_BF16, SCALE_NONE, 0, 0, false};
-    struct layer l = {.n_experts = 6, .n_used = 3, .n_rows = n_rows, .dim = dim, .ffn = ffn};
+    struct layer l = {
+        .n_experts = n_experts, .n_used = 3, .n_rows = n_rows, .dim = dim, .ffn = ffn};
     l.shared_dim = 48;
     l.gate = make_packed_stack(format, l.n_experts, ffn, dim);
     l.up = make_packed_stack(format, l.n_experts, ffn, dim);
@@ -213,8 +218,14 @@ static struct layer make_layer(const struct weight_format *format, uint32_t n_ro
     l.experts = malloc((size_t)n_rows * l.n_used * sizeof(*l.experts));
     for (uint32_t row = 0; row < n_rows; row++) /* 4 and 5 have few */
         for (uint32_t r = 0; r < l.n_used; r++)
-            l.experts[row * l.n_used + r] = row % 11 == 7 ? 5 - r : (row + r * 3) % 4;
+            l.experts[row * l.n_used + r] =
+                n_experts - 6 + (row % 11 == 7 ? 5 - r : (row + r * 3) % 4);
     return l;
+}
+
+static struct layer make_layer(const struct weight_format *format, uint32_t n_rows, uint32_t dim,
+                               uint32_t ffn) {
+    return make_layer_of(format, 6, n_rows, dim, ffn);
 }
 
 static void free_layer(struct layer *l) {
@@ -481,6 +492,113 @@ static void other_rows_change_no_bit(void **state) {
         }
 }
 
+/* ---- experts in the machine's memory ---- */
+
+static void offload_one(struct packed *p, bool is_gate) {
+    struct error err = {0};
+    gpu->ops->weight_release(gpu, &p->device);
+    must(expert_offload_load(gpu, &p->host, is_gate, &p->device, &err), &err);
+}
+
+static struct offloaded_layer *offloaded(const struct layer *l) {
+    return (struct offloaded_layer *)((char *)l->gate.device.data - OFFLOADED_BYTES);
+}
+
+/* Puts a layer's experts into the machine's memory; next: the layer after it, or NULL. */
+static void offload_layer(struct layer *l, const struct layer *next) {
+    offload_one(&l->gate, true), offload_one(&l->up, false), offload_one(&l->down, false);
+    *offloaded(l) = (struct offloaded_layer){.mark = OFFLOADED_MARK,
+                                             .gate = l->gate.device,
+                                             .up = l->up.device,
+                                             .down = l->down.device,
+                                             .next = next ? offloaded(next) : NULL};
+}
+
+static void take_back_one(struct packed *p, void *memory) {
+    struct error err = {0};
+    gpu->ops->host_pool->free(gpu, memory);
+    must(gpu->ops->weight_load(gpu, &p->host, &p->device, &err), &err);
+}
+
+/* Puts them back on the device. */
+static void take_back_layer(struct layer *l) {
+    take_back_one(&l->gate, offloaded(l));
+    take_back_one(&l->up, (void *)l->up.device.data);
+    take_back_one(&l->down, (void *)l->down.device.data);
+}
+
+static uint64_t fetched_bytes(const struct layer *l) {
+    struct error err = {0};
+    must(gpu->ops->sync(gpu, &err), &err);
+    return offloaded(l)->fetched_bytes;
+}
+
+/* Returns how many experts the rows of a layer use. */
+static uint32_t count_used(const struct layer *l) {
+    uint32_t n = 0;
+    for (uint32_t e = 0; e < l->n_experts; e++) {
+        bool is_used = false;
+        for (uint32_t i = 0; i < l->n_rows * l->n_used; i++) is_used |= l->experts[i] == e;
+        n += is_used;
+    }
+    return n;
+}
+
+/* Few rows of many experts read these in place, many rows of few experts get all of them. */
+static void offloaded_experts_change_no_bit(void **state) {
+    static const uint32_t cases[][2] = {{64, 1}, {64, 5}, {64, 9}, {6, 1}, {6, 9}, {6, 60}};
+    for (size_t f = 0; f < COUNT(formats); f++)
+        for (size_t i = 0; i < COUNT(cases); i++) {
+            struct layer l = make_layer_of(&formats[f], cases[i][0], cases[i][1], 256, 128);
+            const size_t n = (size_t)l.n_rows * l.dim;
+            const bool is_whole = i >= 4;
+            float *expected = random_bf16(n, 1), *got = malloc(n * sizeof(*got));
+            memcpy(got, expected, n * sizeof(*got));
+            l.has_biases = i % 2;
+            run_rows(&l, true, 0, l.n_rows, expected);
+            offload_layer(&l, NULL);
+            const uint64_t bytes = offloaded_layer_bytes(offloaded(&l));
+            run_rows(&l, true, 0, l.n_rows, got);
+            assert_memory_equal(got, expected, n * sizeof(*got));
+            assert_int_equal(fetched_bytes(&l),
+                             is_whole ? bytes : bytes / l.n_experts * count_used(&l));
+            take_back_layer(&l);
+            free(got), free(expected);
+            free_layer(&l);
+        }
+}
+
+/* Runs layers whose experts lie here and there, one after the other, three times.  What is copied
+ * for a layer while another one is computed is that layer's. */
+static void experts_that_are_copied_ahead_are_the_next_layers(void **state) {
+    enum { N_LAYERS = 5, N_ROWS = 20, N_TIMES = 3 };
+    static const bool is_offloaded[N_LAYERS] = {false, true, false, true, true};
+    struct layer layers[N_LAYERS];
+    const struct layer *next = NULL;
+    float *expected[N_LAYERS];
+    const size_t n = (size_t)N_ROWS * 256;
+    for (int i = 0; i < N_LAYERS; i++) {
+        layers[i] = make_layer(&formats[3], N_ROWS, 256, 128);
+        expected[i] = calloc(n, sizeof(float));
+        run_rows(&layers[i], false, 0, N_ROWS, expected[i]);
+    }
+    for (int i = N_LAYERS; i-- > 0;) {
+        if (!is_offloaded[i]) continue;
+        offload_layer(&layers[i], next);
+        next = &layers[i];
+    }
+    for (int i = 0; i < N_TIMES * N_LAYERS; i++) {
+        float *got = calloc(n, sizeof(float));
+        run_rows(&layers[i % N_LAYERS], false, 0, N_ROWS, got);
+        assert_memory_equal(got, expected[i % N_LAYERS], n * sizeof(float));
+        free(got);
+    }
+    for (int i = 0; i < N_LAYERS; i++) {
+        if (is_offloaded[i]) take_back_layer(&layers[i]);
+        free(expected[i]), free_layer(&layers[i]);
+    }
+}
+
 /* ---- CUDA graphs ---- */
 
 /* A router and its experts, whose input changes from step to step. */
@@ -513,13 +631,14 @@ static void run_step(struct routed *r, const float *x, bool as_graph, float *out
 }
 
 /* One graph serves steps whose rows choose other experts each time. */
-static void a_graph_is_captured_once(void **state) {
+static void check_graphs(bool is_offloaded) {
     static const uint32_t counts[] = {1, 5, 40, 90};
     static const struct routing routing = {ROUTE_SOFTMAX, true, 1, 1, 1, 1};
     for (size_t i = 0; i < COUNT(counts); i++) {
         const uint32_t n_rows = counts[i];
         struct layer l = make_layer(&formats[3], n_rows, 256, 128);
         const size_t n = (size_t)n_rows * l.dim;
+        if (is_offloaded) offload_layer(&l, NULL);
         const struct experts_shape shape = {n_rows, l.dim, l.n_experts, l.n_used, l.ffn, 0};
         float *router = random_bf16((size_t)l.n_experts * l.dim, 1), *got = random_floats(n),
               *expected = random_floats(n);
@@ -556,8 +675,17 @@ static void a_graph_is_captured_once(void **state) {
         assert_int_equal(gpu->n_new_graphs, n_graphs);
         gpu_free(x), gpu_free(workspace), gpu_free(experts), gpu_free(shares);
         gpu_free(r.run.out), free_weight(&w), free(router), free(got), free(expected);
+        if (is_offloaded) take_back_layer(&l);
         free_layer(&l);
     }
+}
+
+static void a_graph_is_captured_once(void **state) {
+    check_graphs(false);
+}
+
+static void a_graph_fetches_offloaded_experts(void **state) {
+    check_graphs(true);
 }
 
 static int make_invariant(void **state) {
@@ -568,6 +696,9 @@ static int make_invariant(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(offloaded_experts_change_no_bit),
+        cmocka_unit_test(experts_that_are_copied_ahead_are_the_next_layers),
+        cmocka_unit_test(a_graph_fetches_offloaded_experts),
         cmocka_unit_test(each_kind_of_router_is_as_defined),
         cmocka_unit_test(experts_of_each_format_are_as_defined),
         cmocka_unit_test(numbers_of_experts_change_no_bit),
