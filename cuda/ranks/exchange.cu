@@ -83,10 +83,15 @@ static __device__ __forceinline__ struct passage passage_of(const struct exchang
     return way;
 }
 
+/* Returns the bytes of each sender's place in a stage, which are whole vectors. */
+static __host__ __device__ __forceinline__ uint32_t place_bytes(uint32_t n_ranks) {
+    return STAGE_BYTES / n_ranks / sizeof(uint4) * sizeof(uint4);
+}
+
 /* Returns a sender's place in a rank's stage. */
 static __device__ __forceinline__ char *place_in(void *stage, const struct exchange_params &p,
                                                  uint32_t sender) {
-    return static_cast<char *>(stage) + sender * (STAGE_BYTES / p.links.n);
+    return static_cast<char *>(stage) + sender * place_bytes(p.links.n);
 }
 
 /* Tells all other ranks where this one wants what they send. */
@@ -225,7 +230,7 @@ extern "C" cudaError_t launch_exchange(const struct exchange_params *params, uin
     const size_t row_bytes = (size_t)width * (wide ? sizeof(uint4) : sizeof(uint16_t));
     p.most_rows = p.args.n_rows;
     if (p.links.through_host && !alone)
-        p.most_rows = max_u32((uint32_t)(STAGE_BYTES / p.links.n / row_bytes), 1);
+        p.most_rows = max_u32((uint32_t)(place_bytes(p.links.n) / row_bytes), 1);
     const uint64_t n = (uint64_t)min_u32(p.args.n_rows, p.most_rows) * width;
     const uint32_t n_blocks = (uint32_t)min_u64(
         div_up(n, EXCHANGE_THREADS * (n > EXCHANGE_THREADS * EXCHANGE_BLOCKS ? AT_LEAST : 1)),
