@@ -80,19 +80,23 @@ static void add_graph(struct cuda_backend *cuda, const void *ctx, uint32_t n_row
     cuda->next_graph = (cuda->next_graph + 1) % MAX_GRAPHS;
 }
 
-void graph_note_prompts(struct cuda_backend *cuda, const struct attn_args *args) {
-    struct graph_entry *r = cuda->graph;
-    assert(r->n_prompts < cuda->step.n_layers);
-    r->prompts[r->n_prompts++] = *args;
+/* Makes room for one more layer's prompts.  Layers that share keys and values attend, too, so they
+ * are not counted in advance.  Without memory the layer's kernels find no room, and are not noted,
+ * which ends the recording. */
+static bool grow_prompts(struct graph_entry *r) {
+    const uint32_t room = r->nodes.room / MOST_PROMPT_KERNELS, n = room ? 2 * room : 4;
+    if (r->n_prompts < room) return true;
+    struct attn_args *prompts = realloc(r->prompts, n * sizeof(*prompts));
+    if (prompts) r->prompts = prompts;
+    cudaGraphNode_t *nodes = realloc(r->nodes.nodes, MOST_PROMPT_KERNELS * n * sizeof(*nodes));
+    if (nodes) r->nodes.nodes = nodes;
+    r->nodes.room = prompts && nodes ? MOST_PROMPT_KERNELS * n : r->nodes.n;
+    return prompts && nodes;
 }
 
-static int room_for_prompts(struct cuda_backend *cuda, struct graph_entry *r, struct error *err) {
-    const uint32_t n_layers = cuda->step.n_layers, room = n_layers * MOST_PROMPT_KERNELS;
-    if (!has_prompts(cuda)) return 0;
-    r->prompts = calloc(n_layers, sizeof(*r->prompts));
-    r->nodes.nodes = calloc(room, sizeof(*r->nodes.nodes));
-    r->nodes.room = room;
-    return r->prompts && r->nodes.nodes ? 0 : error_set(err, ERR_NOMEM, "cuda: no memory");
+void graph_note_prompts(struct cuda_backend *cuda, const struct attn_args *args) {
+    struct graph_entry *r = cuda->graph;
+    if (grow_prompts(r)) r->prompts[r->n_prompts++] = *args;
 }
 
 /* Captures what the body launches. */
@@ -114,8 +118,7 @@ static int capture(struct cuda_backend *cuda, struct graph_entry *r, graph_body 
 
 static int record(struct cuda_backend *cuda, struct graph_entry *r, graph_body body, void *ctx,
                   struct error *err) {
-    int rc = room_for_prompts(cuda, r, err);
-    if (!rc) rc = capture(cuda, r, body, ctx, err);
+    const int rc = capture(cuda, r, body, ctx, err);
     if (rc || r->n_prompts == 0) forget_prompts(r); /* nothing of it will be set */
     r->nodes.graph = r->graph;
     return rc;

@@ -78,6 +78,23 @@ static struct step make_step(struct batch *b, const uint32_t *seen, const uint32
     return step;
 }
 
+static int attend(struct backend *be, const struct batch *b, const struct kv_pool *kv,
+                  uint32_t layer, void *q, void *out, struct error *err) {
+    const struct attn_args attn = {.q = q,
+                                   .q_stride = width_of(b),
+                                   .out = out,
+                                   .kv = kv,
+                                   .layer = layer,
+                                   .n_heads = b->n_heads,
+                                   .scale = (float)(1 / sqrt(b->dim)),
+                                   .softcap = b->softcap,
+                                   .slopes = slopes_of(&b->terms),
+                                   .group = NO_GROUP,
+                                   .sinks = sinks_on(&b->terms, be)};
+    const int rc = be->ops->attn_decode(be, &attn, err);
+    return rc ? rc : be->ops->attn_prefill(be, &attn, err);
+}
+
 static int submit_layer(struct backend *be, const struct batch *b, const struct kv_pool *kv,
                         uint32_t layer, void *qkv, void *out, struct error *err) {
     const struct rope_append_args rope = {.qkv = qkv,
@@ -89,20 +106,8 @@ static int submit_layer(struct backend *be, const struct batch *b, const struct 
                                           .n_heads = b->n_heads,
                                           .query_beta = b->query_beta,
                                           .query_period = 100};
-    const struct attn_args attn = {.q = qkv,
-                                   .q_stride = width_of(b),
-                                   .out = out,
-                                   .kv = kv,
-                                   .layer = layer,
-                                   .n_heads = b->n_heads,
-                                   .scale = (float)(1 / sqrt(b->dim)),
-                                   .softcap = b->softcap,
-                                   .slopes = slopes_of(&b->terms),
-                                   .group = NO_GROUP,
-                                   .sinks = sinks_on(&b->terms, be)};
-    int rc = be->ops->rope_append(be, &rope, err);
-    if (!rc) rc = be->ops->attn_decode(be, &attn, err);
-    return rc ? rc : be->ops->attn_prefill(be, &attn, err);
+    const int rc = be->ops->rope_append(be, &rope, err);
+    return rc ? rc : attend(be, b, kv, layer, qkv, out, err);
 }
 
 static void run_layer(struct backend *be, const struct batch *b, const struct kv_pool *kv,
@@ -152,12 +157,17 @@ struct graph_rig {
     void *qkv[N_LAYERS], *out[N_LAYERS]; /* device [GRAPH_ROWS] */
 };
 
+/* More layers attend than have keys, as in models whose last layers share those of earlier ones. */
 static int graph_layers(void *ctx, uint32_t n_rows, struct error *err) {
+    enum { SHARING = 4 };
     struct graph_rig *r = ctx;
     int rc = 0;
     assert_int_equal(n_rows, GRAPH_ROWS);
     for (uint32_t l = 0; l < N_LAYERS && !rc; l++)
         rc = submit_layer(gpu, r->b, &r->b->gpu_kv, l, r->qkv[l], r->out[l], err);
+    for (uint32_t i = 0; i < SHARING && !rc; i++)
+        rc = attend(gpu, r->b, &r->b->gpu_kv, i % N_LAYERS, r->qkv[i % N_LAYERS],
+                    r->out[i % N_LAYERS], err);
     return rc;
 }
 
