@@ -8,6 +8,7 @@
 #include "cuda/linear/product.h"
 #include "engine/base/error.h"
 #include "engine/device/backend.h"
+#include "engine/device/gated_products.h"
 #include "engine/device/weight.h"
 
 int linear_open(struct cuda_backend *cuda, struct error *err) {
@@ -221,13 +222,7 @@ static int run_apart(struct cuda_backend *cuda, const struct linear_args *both,
 static int gated_by_rows(struct backend *be, const struct gated_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     const uint32_t n_out = args->gate->rows;
-    const struct linear_args gate = {
-        .x = args->x,
-        .norm = args->norm,
-        .n_rows = args->n_rows,
-        .n_in = args->n_in,
-        .n_parts = 1,
-        .parts = {{args->gate, args->gate_bias, args->gate_up, n_out}}};
+    const struct linear_args gate = gated_products(args, sizeof(uint16_t));
     const struct gate_rows_params params = {.gate = args->gate_up,
                                             .x = args->up_bias->data,
                                             .x_stride = args->up_bias->cols,
@@ -244,15 +239,7 @@ int cuda_gated(struct backend *be, const struct gated_args *args, struct error *
     if (!args->up) return gated_by_rows(be, args, err);
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     const uint32_t n_out = args->gate->rows;
-    uint16_t *gate = args->gate_up; /* bf16 */
-    struct linear_args both = {
-        .x = args->x,
-        .norm = args->norm,
-        .n_rows = args->n_rows,
-        .n_in = args->n_in,
-        .n_parts = 2,
-        .parts = {{args->gate, args->gate_bias, gate, 2 * (size_t)n_out},
-                  {args->up, args->up_bias, gate + n_out, 2 * (size_t)n_out}}};
+    struct linear_args both = gated_products(args, sizeof(uint16_t)); /* bf16 */
     if (args->n_rows == 0) return 0;
     struct product p = product_of(&both, 0);
     p.gated = true;

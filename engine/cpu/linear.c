@@ -2,6 +2,7 @@
 #include "engine/cpu/backend.h"
 #include "engine/cpu/products.h"
 #include "engine/device/backend.h"
+#include "engine/device/gated_products.h"
 
 static const float *rows_of_x(void *ctx, uint32_t first, uint32_t *n, float *memory) {
     const struct linear_args *args = ctx;
@@ -35,32 +36,11 @@ int cpu_linear(struct backend *be, const struct linear_args *args, struct error 
     return rc ? rc : run_parts((struct cpu_backend *)be, &plain, err);
 }
 
-/* Computes out = kind(x Wg^T + bg) * up_bias, where there is no up.  Then up_bias has a row for
- * each row of x. */
-static int gated_by_rows(struct backend *be, const struct gated_args *args, struct error *err) {
-    const struct linear_args gate = {
-        .x = args->x,
-        .norm = args->norm,
-        .n_rows = args->n_rows,
-        .n_in = args->n_in,
-        .n_parts = 1,
-        .parts = {{args->gate, args->gate_bias, args->gate_up, args->gate->rows}}};
-    const int rc = cpu_linear(be, &gate, err);
-    return rc ? rc : gate_mul_own_rows((struct cpu_backend *)be, args);
-}
-
+/* Computes out = kind(x Wg^T + bg) * up_bias without up.  up_bias then has a row for each of x. */
 int cpu_gated(struct backend *be, const struct gated_args *args, struct error *err) {
-    const uint32_t n_out = args->gate->rows;
-    float *gate = args->gate_up;
-    const struct linear_args both = {
-        .x = args->x,
-        .norm = args->norm,
-        .n_rows = args->n_rows,
-        .n_in = args->n_in,
-        .n_parts = 2,
-        .parts = {{args->gate, args->gate_bias, gate, 2 * (size_t)n_out},
-                  {args->up, args->up_bias, gate + n_out, 2 * (size_t)n_out}}};
-    if (!args->up) return gated_by_rows(be, args, err);
-    int rc = cpu_linear(be, &both, err);
-    return rc ? rc : gate_mul_rows((struct cpu_backend *)be, args);
+    struct cpu_backend *cpu = (struct cpu_backend *)be;
+    const struct linear_args products = gated_products(args, sizeof(float));
+    const int rc = cpu_linear(be, &products, err);
+    if (rc) return rc;
+    return args->up ? gate_mul_rows(cpu, args) : gate_mul_own_rows(cpu, args);
 }
