@@ -43,7 +43,7 @@ static __device__ __forceinline__ void transpose_words(uint32_t (&x)[4]) {
     }
 }
 
-/* Makes the barriers of all stages, for blocks of n_groups warpgroups of consumers and two
+/* Makes the barriers of all stages, which n_groups warpgroups of the cluster release, for two
  * producers.  On return the other block of the cluster has made its own. */
 template <class Plan>
 static __device__ __forceinline__ void make_barriers(Plan *plan, uint32_t n_groups) {
@@ -51,7 +51,7 @@ static __device__ __forceinline__ void make_barriers(Plan *plan, uint32_t n_grou
     if (threadIdx.x == 0) {
         for (int i = 0; i < N_STAGES; i++) {
             barrier_init(&plan->full[i], 2);
-            barrier_init(&plan->empty[i], CLUSTER * n_groups);
+            barrier_init(&plan->empty[i], n_groups);
         }
         barriers_publish();
     }
@@ -67,6 +67,16 @@ static __device__ __forceinline__ void release_stage(Plan *plan, uint32_t stage)
     const uint32_t thread = threadIdx.x % GROUP_THREADS;
     if (thread == 0) barrier_arrive(&plan->empty[stage]);
     if (thread == 32) barrier_arrive_remote(&plan->empty[stage], cluster_rank() ^ 1);
+}
+
+/* Writes x to the shared memory of the other block of the cluster, to the same place as `at` is in
+ * this block's.  Only a barrier of the cluster says that x is there. */
+static __device__ __forceinline__ void store_to_other(shared_at at, float4 x) {
+    asm volatile("{\n.reg .b32 there;\n"
+                 "mapa.shared::cluster.u32 there, %0, %1;\n"
+                 "st.shared::cluster.v4.f32 [there], {%2, %3, %4, %5};\n}" ::"r"(at.address),
+                 "r"(cluster_rank() ^ 1), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w)
+                 : "memory");
 }
 
 /* Waits until consumers have released all stages.  `at` is where the calling producer would copy

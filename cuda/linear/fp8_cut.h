@@ -3,7 +3,8 @@
  *   tile     FP8_TILE_ROWS rows of x against `width` rows of W; of gated products half are gate's,
  *            half up's
  *   pair     what a cluster of two blocks computes at a time: tiles of the same outputs and
- *            neighbouring rows, or of the same rows and neighbouring outputs (across)
+ *            neighbouring rows, tiles of the same rows and neighbouring outputs, or one tile, of
+ *            whose columns each block has half
  *   order    FP8_ROWS_AT_ONCE row tiles against all outputs, then the next.  So x stays in L2 while
  *            all of W passes through
  *
@@ -32,10 +33,13 @@ enum {
     FP8_STORE_COLUMNS = 64 /* outputs that are stored at a time */
 };
 
-/* How a product is cut: into n_row_units x n_tile_units pairs, for n_clusters clusters. */
+enum fp8_pair { FP8_PAIR_ROWS, FP8_PAIR_OUTPUTS, FP8_PAIR_COLUMNS };
+
+/* How a product is cut: into n_row_units x n_tile_units pairs, for n_clusters clusters.  Of halves
+ * of columns each cluster has one tile. */
 struct fp8_cut {
     uint32_t width, n_tiles; /* of outputs */
-    bool across;             /* a pair has neighbouring outputs */
+    enum fp8_pair pair;
     uint32_t n_row_units, n_tile_units, n_clusters;
 };
 
@@ -50,12 +54,13 @@ struct fp8_item {
 
 /* Returns what block `rank`, 0 or 1, of a cluster has of pair i. */
 FP8_CALL struct fp8_item fp8_find_item(const struct fp8_cut *cut, uint32_t i, uint32_t rank) {
-    const uint32_t at_once = cut->across ? FP8_ROWS_AT_ONCE : FP8_ROWS_AT_ONCE / 2,
+    const bool is_rows = cut->pair == FP8_PAIR_ROWS;
+    const uint32_t at_once = is_rows ? FP8_ROWS_AT_ONCE / 2 : FP8_ROWS_AT_ONCE,
                    most = at_once * cut->n_tile_units, first = i / most * at_once,
                    left = cut->n_row_units - first, n = left < at_once ? left : at_once,
                    at = i % most, rows = first + at % n, tile = at / n;
-    const struct fp8_item item = {(cut->across ? rows : 2 * rows + rank) * FP8_TILE_ROWS,
-                                  cut->across ? 2 * tile + rank : tile};
+    const struct fp8_item item = {(is_rows ? 2 * rows + rank : rows) * FP8_TILE_ROWS,
+                                  cut->pair == FP8_PAIR_OUTPUTS ? 2 * tile + rank : tile};
     return item;
 }
 

@@ -24,10 +24,11 @@ enum {
 };
 
 /* Shared memory of a block.  WIDTH: of a tile.  PARTS: of a stage's outputs, whose sums are made
- * one after the other.  BLOCKS: scales are of blocks, else of rows. */
-template <int WIDTH_, int PARTS_, bool BLOCKS_> struct fp8_plan {
+ * one after the other.  BLOCKS: scales are of blocks, else of rows.  HALVES: the blocks of a
+ * cluster have halves of a tile's columns. */
+template <int WIDTH_, int PARTS_, bool BLOCKS_, bool HALVES_ = false> struct fp8_plan {
     static constexpr int WIDTH = WIDTH_, PARTS = PARTS_, PART = WIDTH / PARTS;
-    static constexpr bool BLOCKS = BLOCKS_;
+    static constexpr bool BLOCKS = BLOCKS_, HALVES = HALVES_;
     static constexpr int X_BYTES = GROUPS * GROUP_BYTES, HALF_ROWS = WIDTH / 2,
                          HALF_BYTES = HALF_ROWS * ROW_BYTES, W_BYTES = 2 * HALF_BYTES,
                          N_BOXES = WIDTH / BOX_COLUMNS, X_SCALES = BLOCKS ? FP8_TILE_ROWS : 0,
@@ -46,6 +47,8 @@ template <int WIDTH_, int PARTS_, bool BLOCKS_> struct fp8_plan {
     uint64_t full[N_STAGES], empty[N_STAGES];
     uint64_t slot_empty[N_SLOTS], results_full, results_empty[GROUPS];
     static_assert(HALF_BYTES % 1024 == 0, "swizzled matrices begin at multiples of 1024");
+    static_assert(!HALVES || sizeof(stages) >= GROUP_THREADS * sizeof(accumulator),
+                  "a warpgroup's sums of the other block fit where the ring has been");
 };
 
 static_assert((int)CLUSTER == 2, "tiles are counted in pairs");
@@ -67,6 +70,18 @@ static __device__ __forceinline__ struct fp8_place find_place(const struct fp8_p
     tile = min(tile, f.cut.n_tiles - 1);
     const uint32_t part = find_part(f.p, Plan::WIDTH, &tile);
     return {part, tile * (f.p.gated ? Plan::WIDTH / 2 : Plan::WIDTH)};
+}
+
+/* The stages [begin, end) of a tile that a block multiplies. */
+struct fp8_stages {
+    uint32_t begin, end;
+};
+
+template <class Plan>
+static __device__ __forceinline__ struct fp8_stages find_stages(const struct fp8_params &f) {
+    const uint32_t n = f.p.n_in / STAGE_COLUMNS, rank = cluster_rank();
+    if (!Plan::HALVES) return {0, n};
+    return {n * rank / CLUSTER, n * (rank + 1) / CLUSTER};
 }
 
 #endif

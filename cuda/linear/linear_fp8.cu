@@ -3,7 +3,8 @@
  *   tile        128 rows of x against `width` rows of W (fp8_cut.h); gated: half of them are
  *               gate's, half up's, and a thread has the sums of both
  *   cluster     two blocks, which copy what they share to both, half of it each: W, or x if they
- *               have neighbouring outputs
+ *               have neighbouring outputs.  Long sums of few tiles are cut in halves: the blocks
+ *               have half of the columns each, and then each has the sums of half of the rows
  *   producers   one thread asks for W, which never changes, so it fills the ring before the kernel
  *               before has ended; another asks for x and its scales
  *   consumers   two warpgroups with 64 rows each: wgmma with x as A and the stage of W as B
@@ -24,6 +25,12 @@
 
 /* ---- producers ---- */
 
+/* Says whether the blocks of a cluster have other weights. */
+template <class Plan>
+static __device__ __forceinline__ bool has_own_weights(const struct fp8_params &f) {
+    return Plan::HALVES || f.cut.pair == FP8_PAIR_OUTPUTS;
+}
+
 /* Starts copying half i, 0 or 1, of a tile's weights, to this block or to both. */
 template <class Plan>
 static __device__ __forceinline__ void load_half(const struct fp8_params &f,
@@ -31,7 +38,7 @@ static __device__ __forceinline__ void load_half(const struct fp8_params &f,
                                                  uint32_t i, int column, uint64_t *full) {
     const CUtensorMap *map = &f.w[f.p.gated ? i : place.part];
     const uint32_t row = place.first + (f.p.gated ? 0 : i * Plan::HALF_ROWS);
-    if (f.cut.across) tensor_load(to + i * Plan::HALF_BYTES, map, column, row, full);
+    if (has_own_weights<Plan>(f)) tensor_load(to + i * Plan::HALF_BYTES, map, column, row, full);
     else tensor_load_shared(to + i * Plan::HALF_BYTES, map, column, row, full, BOTH);
 }
 
@@ -59,12 +66,14 @@ static __device__ __forceinline__ void load_scales(const struct fp8_params &f,
 template <class Plan>
 static __device__ __forceinline__ void load_weights(const struct fp8_params &f, Plan *plan) {
     const uint32_t rank = cluster_rank(), n_items = f.cut.n_row_units * f.cut.n_tile_units;
+    const struct fp8_stages stages = find_stages<Plan>(f);
     typename Plan::place at = {0, 1};
     ring_place<N_SLOTS> slot = {0, 1};
     for (uint32_t i = blockIdx.x / CLUSTER; i < n_items; i += gridDim.x / CLUSTER) {
         const struct fp8_place place = find_place<Plan>(f, fp8_find_item(&f.cut, i, rank).tile);
 #pragma unroll 1
-        for (int k = 0; k < (int)f.p.n_in; k += STAGE_COLUMNS, at.advance()) {
+        for (uint32_t k = stages.begin; k < stages.end; k++, at.advance()) {
+            const int column = (int)(k * STAGE_COLUMNS / 2);
             unsigned char *to = plan->stages[at.stage].w;
             uint64_t *full = &plan->full[at.stage];
             barrier_wait(&plan->empty[at.stage], at.parity);
@@ -76,60 +85,71 @@ static __device__ __forceinline__ void load_weights(const struct fp8_params &f, 
                 load_scales<Plan>(f, place, plan->w_scales[slot.stage], full);
                 slot.advance();
             }
-            if (f.cut.across) {
-                load_half<Plan>(f, place, to, 0, k / 2, full);
-                load_half<Plan>(f, place, to, 1, k / 2, full);
+            if (has_own_weights<Plan>(f)) {
+                load_half<Plan>(f, place, to, 0, column, full);
+                load_half<Plan>(f, place, to, 1, column, full);
             } else {
-                load_half<Plan>(f, place, to, rank, k / 2, full);
+                load_half<Plan>(f, place, to, rank, column, full);
             }
         }
     }
-    await_empty(plan, at);
+    if (!Plan::HALVES) await_empty(plan, at);
 }
 
 template <class Plan>
 static __device__ __forceinline__ void load_x(const struct fp8_params &f, Plan *plan) {
     const uint32_t rank = cluster_rank(), n_items = f.cut.n_row_units * f.cut.n_tile_units,
                    n_scale_bytes = Plan::X_SCALES * sizeof(float);
+    const struct fp8_stages stages = find_stages<Plan>(f);
     typename Plan::place at = {0, 1};
     wait_for_previous();
     for (uint32_t i = blockIdx.x / CLUSTER; i < n_items; i += gridDim.x / CLUSTER) {
         const uint32_t row = fp8_find_item(&f.cut, i, rank).row;
-        const float *scales = f.p.x_scales + row;
+        const float *scales = f.p.x_scales + stages.begin * f.p.x_scale_stride + row;
 #pragma unroll 1
-        for (int k = 0; k < (int)f.p.n_in; k += STAGE_COLUMNS, at.advance()) {
+        for (uint32_t k = stages.begin; k < stages.end; k++, at.advance()) {
+            const int column = (int)(k * STAGE_COLUMNS / 2);
             unsigned char *to = plan->stages[at.stage].x;
             uint64_t *full = &plan->full[at.stage];
             barrier_wait(&plan->empty[at.stage], at.parity);
             barrier_arrive_expect(full, Plan::X_BYTES + n_scale_bytes);
-            if (f.cut.across) {
-                tensor_load_shared(to + rank * GROUP_BYTES, &f.x, k / 2, row + rank * GROUP_ROWS,
+            if (!Plan::HALVES && f.cut.pair == FP8_PAIR_OUTPUTS) {
+                tensor_load_shared(to + rank * GROUP_BYTES, &f.x, column, row + rank * GROUP_ROWS,
                                    full, BOTH);
             } else {
-                tensor_load(to, &f.x, k / 2, row, full);
-                tensor_load(to + GROUP_BYTES, &f.x, k / 2, row + GROUP_ROWS, full);
+                tensor_load(to, &f.x, column, row, full);
+                tensor_load(to + GROUP_BYTES, &f.x, column, row + GROUP_ROWS, full);
             }
             if (!Plan::BLOCKS) continue;
             bulk_load(plan->x_scales[at.stage], scales, n_scale_bytes, full);
             scales += f.p.x_scale_stride;
         }
     }
-    await_empty(plan, at);
+    if (!Plan::HALVES) await_empty(plan, at);
+}
+
+/* Waits until all threads of the cluster are here that have not ended. */
+static __device__ __forceinline__ void cluster_meet() {
+    cluster_arrive();
+    cluster_wait();
 }
 
 /* Stores what warpgroups leave in `results`, or adds it. */
 template <class Plan>
 static __device__ __forceinline__ void store_results(const struct fp8_params &f, Plan *plan) {
     const uint32_t rank = cluster_rank(), n_items = f.cut.n_row_units * f.cut.n_tile_units,
-                   n_boxes = f.p.gated ? Plan::N_BOXES / 2 : Plan::N_BOXES;
+                   n_boxes = f.p.gated ? Plan::N_BOXES / 2 : Plan::N_BOXES,
+                   first_group = Plan::HALVES ? rank : 0,
+                   end_group = Plan::HALVES ? rank + 1 : GROUPS;
     uint32_t parity = 0;
+    if (Plan::HALVES) cluster_meet(), cluster_meet(); /* as exchange_halves() does */
     wait_for_previous();
     for (uint32_t i = blockIdx.x / CLUSTER; i < n_items; i += gridDim.x / CLUSTER) {
         const struct fp8_item item = fp8_find_item(&f.cut, i, rank);
         const struct fp8_place place = find_place<Plan>(f, item.tile);
         const CUtensorMap *map = &f.y[place.part];
 #pragma unroll 1
-        for (uint32_t group = 0; group < GROUPS; group++, parity ^= 1) {
+        for (uint32_t group = first_group; group < end_group; group++, parity ^= 1) {
             const uint32_t row = item.row + group * GROUP_ROWS;
             barrier_wait(&plan->results_full, parity);
             for (uint32_t box = 0; box < n_boxes && item.tile < f.cut.n_tiles; box++) {
@@ -173,6 +193,13 @@ static __device__ __forceinline__ void multiply_rows(uint32_t n_stages, uint32_t
     wgmma_wait<0>();
     wgmma_pin(sums);
     release_stage(plan, last);
+}
+
+/* Releases a stage, which both blocks of the cluster copy to unless they have halves of columns. */
+template <class Plan>
+static __device__ __forceinline__ void release_own_stage(Plan *plan, uint32_t stage) {
+    if (!Plan::HALVES) release_stage(plan, stage);
+    else if (threadIdx.x % GROUP_THREADS == 0) barrier_arrive(&plan->empty[stage]);
 }
 
 /* The scales of a tile's outputs, BOX_COLUMNS of them at a time; one for each stage. */
@@ -231,14 +258,14 @@ static __device__ __forceinline__ void multiply_blocks(const struct fp8_params &
                                                        typename Plan::accumulator &sums) {
     constexpr int N_SCALES = Plan::WIDTH / BOX_COLUMNS;
     const fp8_block_scales<Plan> scales(f.p, place);
-    const uint32_t local = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4,
-                   n_stages = f.p.n_in / STAGE_COLUMNS;
+    const struct fp8_stages stages = find_stages<Plan>(f);
+    const uint32_t local = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
     float part_sums[Plan::PART / 2], next[N_SCALES];
-    load_block_scales<Plan>(scales, 0, next);
+    load_block_scales<Plan>(scales, stages.begin, next);
 #pragma unroll
     for (int i = 0; i < Plan::WIDTH / 2; i++) sums[i] = 0.0f;
 #pragma unroll 1
-    for (uint32_t k = 0; k < n_stages; k++, at->advance()) {
+    for (uint32_t k = stages.begin; k < stages.end; k++, at->advance()) {
         const uint64_t x = wgmma_matrix(plan->stages[at->stage].x + group * GROUP_BYTES, 0),
                        w = wgmma_matrix(plan->stages[at->stage].w, 0);
         float of_column[N_SCALES];
@@ -256,12 +283,38 @@ static __device__ __forceinline__ void multiply_blocks(const struct fp8_params &
                                     wgmma_advance(w, part * (Plan::PART * ROW_BYTES) + i * 32),
                                     i > 0);
             wgmma_commit();
-            if (part == 0) load_block_scales<Plan>(scales, min(k + 1, n_stages - 1), next);
+            if (part == 0) load_block_scales<Plan>(scales, min(k + 1, stages.end - 1), next);
             wgmma_wait<0>();
             wgmma_pin(part_sums);
-            if (part == Plan::PARTS - 1) release_stage(plan, at->stage);
+            if (part == Plan::PARTS - 1) release_own_stage(plan, at->stage);
             promote<Plan>(part, part_sums, of_row, of_column, sums);
         }
+    }
+}
+
+/* Adds the sums of both blocks, which have halves of a tile's columns.  Each block then has those
+ * of its warpgroup number `rank`.  The other warpgroup's went to the other block, where the ring
+ * has been. */
+template <class Plan>
+static __device__ __forceinline__ void exchange_halves(Plan *plan, uint32_t group,
+                                                       typename Plan::accumulator &sums) {
+    constexpr uint32_t STEP = GROUP_THREADS * sizeof(float4);
+    const uint32_t rank = cluster_rank(),
+                   room = shared_at(plan->stages).address + threadIdx.x % GROUP_THREADS * 16;
+    cluster_meet(); /* both have read all stages */
+#pragma unroll
+    for (int j = 0; j < Plan::WIDTH / 8; j++)
+        if (group != rank)
+            store_to_other(room + j * STEP, make_float4(sums[4 * j], sums[4 * j + 1],
+                                                        sums[4 * j + 2], sums[4 * j + 3]));
+    cluster_meet();
+    if (group != rank) return;
+#pragma unroll
+    for (int j = 0; j < Plan::WIDTH / 8; j++) {
+        uint32_t four[4];
+        load_shared(four, shared_at(room + j * STEP));
+#pragma unroll
+        for (int i = 0; i < 4; i++) sums[4 * j + i] += __uint_as_float(four[i]);
     }
 }
 
@@ -298,7 +351,7 @@ static __device__ __forceinline__ void finish_tile(const struct fp8_params &f,
             store_codes<Plan>(f, work.place, work.row, sums);
         return;
     }
-    barrier_wait(&plan->results_empty[group ^ 1], (work.number + group + 1) % 2);
+    if (!Plan::HALVES) barrier_wait(&plan->results_empty[group ^ 1], (work.number + group + 1) % 2);
     if (f.p.gated) leave_tile<Plan, true>(f.p, plan, sums);
     else leave_tile<Plan, false>(f.p, plan, sums);
     fence_async_proxy();
@@ -326,6 +379,10 @@ static __device__ __forceinline__ void consume(const struct fp8_params &f, Plan 
             scale_sums<Plan>(plan->w_scales[work.number % N_SLOTS], of_row, sums);
             if (threadIdx.x % 32 == 0) barrier_arrive(&plan->slot_empty[work.number % N_SLOTS]);
         }
+        if constexpr (Plan::HALVES) {
+            exchange_halves(plan, group, sums);
+            if (group != cluster_rank()) return;
+        }
         if (has_bias) add_bias<Plan>(f.p, work.place, sums);
         finish_tile(f, work, group, plan, sums);
         work = next;
@@ -344,7 +401,7 @@ static __global__ void __launch_bounds__(N_THREADS, 1)
         barrier_init(&plan->results_full, GROUP_THREADS / 32);
         for (int i = 0; i < GROUPS; i++) barrier_init(&plan->results_empty[i], 1);
     }
-    make_barriers(plan, GROUPS);
+    make_barriers(plan, Plan::HALVES ? GROUPS : CLUSTER * GROUPS);
     if (threadIdx.x < N_CONSUMERS) {
         registers_raise<CONSUMER_REGISTERS>();
         consume(f, plan);
@@ -386,12 +443,17 @@ typedef fp8_plan<192, 1, false> fp8_rows_192;
 typedef fp8_plan<128, 1, false> fp8_rows_128;
 typedef fp8_plan<256, 2, true> fp8_blocks_256;
 typedef fp8_plan<128, 1, true> fp8_blocks_128;
+typedef fp8_plan<256, 2, true, true> fp8_block_halves_256;
+typedef fp8_plan<128, 1, true, true> fp8_block_halves_128;
 
 static cudaError_t start_fp8(const struct product *p, uint32_t max_clusters, struct launch launch) {
     if (p->n_rows == 0) return cudaSuccess;
     if (max_clusters == 0) return cudaErrorNotSupported;
     const struct fp8_cut cut = fp8_choose_cut(p, max_clusters);
     const bool blocks = p->x_scale_stride > 0;
+    if (cut.pair == FP8_PAIR_COLUMNS)
+        return (cut.width == 256 ? launch_tiles<fp8_block_halves_256>
+                                 : launch_tiles<fp8_block_halves_128>)(p, &cut, launch);
     switch (cut.width) {
     case 256:
         return (blocks ? launch_tiles<fp8_blocks_256> : launch_tiles<fp8_rows_256>)(p, &cut,
@@ -420,7 +482,8 @@ int open_fp8(struct cuda_backend *cuda, struct error *) {
     int n = (int)(cuda->n_multiprocessors / CLUSTER);
     if (n > 0 && open_tiles<fp8_rows_256>(&n) && open_tiles<fp8_rows_192>(&n) &&
         open_tiles<fp8_rows_128>(&n) && open_tiles<fp8_blocks_256>(&n) &&
-        open_tiles<fp8_blocks_128>(&n))
+        open_tiles<fp8_blocks_128>(&n) && open_tiles<fp8_block_halves_256>(&n) &&
+        open_tiles<fp8_block_halves_128>(&n))
         cuda->products.n_fp8_clusters = (uint32_t)n;
     cudaGetLastError(); /* an answer, not a fault */
     return 0;

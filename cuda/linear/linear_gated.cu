@@ -268,7 +268,7 @@ static __global__ void __launch_bounds__(N_THREADS, 1)
     extern __shared__ __align__(1024) unsigned char gated_memory[];
     Plan *plan = reinterpret_cast<Plan *>(gated_memory);
     let_next_start();
-    make_barriers(plan, N_CONSUMERS / GROUP_THREADS);
+    make_barriers(plan, CLUSTER * N_CONSUMERS / GROUP_THREADS);
     if (threadIdx.x < N_CONSUMERS) {
         registers_raise<CONSUMER_REGISTERS>();
         consume<KIND>(g, plan);

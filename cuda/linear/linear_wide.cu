@@ -515,7 +515,7 @@ static __global__ void __launch_bounds__(Plan::N_CONSUMERS + GROUP_THREADS, 1)
     extern __shared__ __align__(1024) unsigned char wide_memory[];
     Plan *plan = reinterpret_cast<Plan *>(wide_memory);
     let_next_start();
-    make_barriers(plan, Plan::GROUPS);
+    make_barriers(plan, CLUSTER * Plan::GROUPS);
     if (threadIdx.x < Plan::N_CONSUMERS) consume<Plan>(w, plan);
     if (threadIdx.x == Plan::N_CONSUMERS) load_weights<Plan>(w, plan);
     if (threadIdx.x == Plan::N_CONSUMERS + 32) load_x<Plan>(w, plan);

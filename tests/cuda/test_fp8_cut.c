@@ -42,10 +42,10 @@ static void check_cut(const struct product *p, uint32_t max_clusters) {
     for (uint32_t i = 0; i < n_pairs; i++) {
         const struct fp8_item a = fp8_find_item(&cut, i, 0), b = fp8_find_item(&cut, i, 1);
         assert_int_equal(a.row % FP8_TILE_ROWS, 0);
-        assert_int_equal(b.row, a.row + (cut.across ? 0 : FP8_TILE_ROWS));
-        assert_int_equal(b.tile, a.tile + (cut.across ? 1 : 0));
+        assert_int_equal(b.row, a.row + (cut.pair == FP8_PAIR_ROWS ? FP8_TILE_ROWS : 0));
+        assert_int_equal(b.tile, a.tile + (cut.pair == FP8_PAIR_OUTPUTS ? 1 : 0));
         computed[a.row / FP8_TILE_ROWS][a.tile]++;
-        computed[b.row / FP8_TILE_ROWS][b.tile]++;
+        if (cut.pair != FP8_PAIR_COLUMNS) computed[b.row / FP8_TILE_ROWS][b.tile]++;
     }
     for (uint32_t row = 0; row < n_row_tiles; row++)
         for (uint32_t tile = 0; tile < cut.n_tiles; tile++)
@@ -85,5 +85,21 @@ TEST(narrow_tiles_fill_the_device) {
     assert_int_equal(fp8_choose_cut(&p, H100_CLUSTERS).width, 256);
     p = product_of(384, 4096, (uint32_t[]){14336, 14336}, 2, true, false);
     /* Three row tiles would be two pairs. */
-    assert_true(fp8_choose_cut(&p, H100_CLUSTERS).across);
+    assert_int_equal(fp8_choose_cut(&p, H100_CLUSTERS).pair, FP8_PAIR_OUTPUTS);
+}
+
+/* Halves of columns are exchanged where the ring has been, so a cluster has one tile of them. */
+TEST(long_sums_of_few_tiles_are_cut_in_halves) {
+    struct product p = product_of(192, 14336, (uint32_t[]){4096}, 1, false, true);
+    assert_int_equal(fp8_choose_cut(&p, H100_CLUSTERS).pair, FP8_PAIR_COLUMNS);
+    p.x_scale_stride = 0; /* others have no kernel for halves */
+    assert_int_not_equal(fp8_choose_cut(&p, H100_CLUSTERS).pair, FP8_PAIR_COLUMNS);
+    p = product_of(192, 128, (uint32_t[]){4096}, 1, false, true);
+    assert_int_not_equal(fp8_choose_cut(&p, H100_CLUSTERS).pair, FP8_PAIR_COLUMNS);
+    for (uint32_t n_rows = 1; n_rows < 2000; n_rows += 37) {
+        p = product_of(n_rows, 14336, (uint32_t[]){4096}, 1, false, true);
+        const struct fp8_cut cut = fp8_choose_cut(&p, H100_CLUSTERS);
+        if (cut.pair == FP8_PAIR_COLUMNS)
+            assert_int_equal(cut.n_clusters, cut.n_row_units * cut.n_tile_units);
+    }
 }
