@@ -273,34 +273,37 @@ static void products_of_rounded_inputs_equal_sums_in_double(void **state) {
 }
 
 static void gate_and_up_of_rounded_inputs_equal_sums_in_double(void **state) {
+    /* Long sums of few tiles are cut in halves of columns. */
+    static const uint32_t shapes[][2] = {{1024, 640}, {4096, 256}};
     for (uint32_t f = 0; f < N_FORMATS; f += small ? 3 : 1)
-        for (uint32_t r = 0; r < N_ROW_COUNTS; r += small ? 3 : 1) {
-            const struct rounding_case c = {.format = &formats[f],
-                                            .n_rows = row_counts[r],
-                                            .n_in = 1024,
-                                            .n_out = {640, 640},
-                                            .bias = r % 3 == 1,
-                                            .norm = (r + f) % 2,
-                                            .gated = true};
-            run_case(&c);
-        }
+        for (uint32_t r = 0; r < N_ROW_COUNTS; r += small ? 3 : 1)
+            for (uint32_t s = 0; s < 2; s++) {
+                const struct rounding_case c = {.format = &formats[f],
+                                                .n_rows = row_counts[r],
+                                                .n_in = shapes[s][0],
+                                                .n_out = {shapes[s][1], shapes[s][1]},
+                                                .bias = r % 3 == 1,
+                                                .norm = (r + f) % 2,
+                                                .gated = true};
+                run_case(&c);
+            }
 }
 
 /* The product behind gate and up reads what the gate's kernel may have rounded. */
-static void check_feed_forward(const struct weight_format *format, uint32_t n_rows) {
-    enum { DIM = 1024, FFN = 1536 };
+static void check_feed_forward(const struct weight_format *format, uint32_t n_rows, uint32_t dim) {
+    enum { FFN = 1536 };
     struct error err = {0};
     const struct rounding_case c = {
-        .format = format, .n_rows = n_rows, .n_in = DIM, .n_out = {FFN, FFN}, .gated = true};
-    struct rounding_weight parts[2] = {make_weight(format, FFN, DIM, 0),
-                                       make_weight(format, FFN, DIM, 0)},
-                           down = make_weight(format, DIM, FFN, 0);
+        .format = format, .n_rows = n_rows, .n_in = dim, .n_out = {FFN, FFN}, .gated = true};
+    struct rounding_weight parts[2] = {make_weight(format, FFN, dim, 0),
+                                       make_weight(format, FFN, dim, 0)},
+                           down = make_weight(format, dim, FFN, 0);
     struct arrays a = make_arrays(&c);
-    const size_t n_y = (size_t)n_rows * DIM;
+    const size_t n_y = (size_t)n_rows * dim;
     void *gpu_y = gpu_poison(n_y, ELEMENT_BF16);
     const struct gated_args gated = {.x = a.gpu_x,
                                      .n_rows = n_rows,
-                                     .n_in = DIM,
+                                     .n_in = dim,
                                      .gate = &parts[0].device,
                                      .up = &parts[1].device,
                                      .gate_up = a.gpu_gate_up,
@@ -311,7 +314,7 @@ static void check_feed_forward(const struct weight_format *format, uint32_t n_ro
                                        .n_rows = n_rows,
                                        .n_in = FFN,
                                        .n_parts = 1,
-                                       .parts = {{&down.device, NULL, gpu_y, DIM}}};
+                                       .parts = {{&down.device, NULL, gpu_y, dim}}};
     must(gpu->ops->gated(gpu, &gated, &err), &err);
     must(gpu->ops->linear(gpu, &linear, &err), &err);
     float *rounded = read_rounded(n_rows, FFN, format->block_cols > 0), got[N_LOOKED_AT],
@@ -319,15 +322,15 @@ static void check_feed_forward(const struct weight_format *format, uint32_t n_ro
           *y = malloc(n_y * sizeof(float));
     gpu_read(y, gpu_y, n_y, ELEMENT_BF16);
     for (uint32_t i = 0; i < N_LOOKED_AT; i++) {
-        const uint32_t row = (uint32_t)rand() % n_rows, out = (uint32_t)rand() % DIM;
-        got[i] = y[(size_t)row * DIM + out];
+        const uint32_t row = (uint32_t)rand() % n_rows, out = (uint32_t)rand() % dim;
+        got[i] = y[(size_t)row * dim + out];
         expected[i] = (float)dot(rounded + (size_t)row * FFN, down.values + (size_t)out * FFN, FFN);
     }
     assert_near(got, expected, N_LOOKED_AT, 3 * BF16_TOLERANCE, "down behind gate and up");
     for (uint32_t i = 0; i < FFN; i++) { /* of the last row, from its input as it is */
-        const float *row = a.x + (size_t)(n_rows - 1) * DIM;
-        const double gate = dot(row, parts[0].values + (size_t)i * DIM, DIM),
-                     up = dot(row, parts[1].values + (size_t)i * DIM, DIM);
+        const float *row = a.x + (size_t)(n_rows - 1) * dim;
+        const double gate = dot(row, parts[0].values + (size_t)i * dim, dim),
+                     up = dot(row, parts[1].values + (size_t)i * dim, dim);
         hidden[i] = (float)(gate / (1 + exp(-gate)) * up);
     }
     /* Two roundings to E4M3: half a step is 2^-4 of an element. */
@@ -341,7 +344,10 @@ static void check_feed_forward(const struct weight_format *format, uint32_t n_ro
 static void the_gate_rounds_for_the_next_product(void **state) {
     static const uint32_t counts[] = {5, 200, 300, 600};
     for (uint32_t f = 0; f < N_FORMATS; f += small ? 3 : 1)
-        for (uint32_t r = 0; r < 4; r++) check_feed_forward(&formats[f], counts[r]);
+        for (uint32_t r = 0; r < 4; r++) {
+            check_feed_forward(&formats[f], counts[r], 1024);
+            if (r == 1 || r == 2) check_feed_forward(&formats[f], counts[r], 4096);
+        }
 }
 
 /* So many results that the kernels of many rows have more than one wave of tiles. */
