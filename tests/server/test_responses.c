@@ -366,6 +366,31 @@ TEST_WITH(a_conversation_goes_on_from_a_response, set_up_stored, tear_down_store
     json_decref(second);
 }
 
+/* A client chooses the id of a request that is what another one's ids would be made of. */
+TEST_WITH(no_response_takes_the_place_of_another, set_up_stored, tear_down_stored) {
+    struct rig *rig = *state;
+    struct responses_store *store = rig->server.responses;
+    json_t *first = ask(rig, "one", "{\"input\":\"q\"}", 200);
+    struct buffer input = {0}, output = {0};
+    struct stored_turn *before = NULL;
+    const struct new_response other = {.id = "resp_the-id-1",
+                                       .head = {"{\"is\":\"another\"", 15},
+                                       .tail = {"}", 1},
+                                       .input = &input,
+                                       .output = &output,
+                                       .before = &before};
+    responses_store_add(store, &other, 0);
+    json_t *second = ask(rig, "two", "{\"input\":\"q\"}", 200);
+    json_t *kept = get(rig, "/v1/responses/resp_the-id-1", 200);
+    assert_json(kept, "{\"is\":\"another\"}");
+    json_t *stored = get(rig, "/v1/responses/resp_the-id-2", 200);
+    assert_true(json_equal(second, stored));
+    json_decref(first);
+    json_decref(second);
+    json_decref(kept);
+    json_decref(stored);
+}
+
 TEST_WITH(a_stored_response_is_as_it_was_answered, set_up_stored, tear_down_stored) {
     static const char *const bodies[] = {"{\"input\":\"q\",\"metadata\":{\"a\":\"b\"}" TOOLS "}",
                                          "{\"input\":\"q\",\"stream\":true" TOOLS "}"};

@@ -21,12 +21,17 @@
 
 enum item { ITEM_NONE, ITEM_REASONING, ITEM_MESSAGE };
 
+enum {
+    SUFFIX_BYTES = 24,
+    RESPONSE_ID_BYTES = sizeof(RESPONSE_ID_PREFIX) + REQUEST_ID_MAX + SUFFIX_BYTES
+};
+
 struct responses {
     struct conversation chat; /* first: see conversation.h */
     struct responses_asked asked;
-    char suffix[24]; /* of its ids, where another response has the same request id */
-    bool has_ids;    /* the suffix is known */
-    bool is_long;    /* what it goes on from is as long as a long body */
+    char suffix[SUFFIX_BYTES]; /* of its ids, where another response would have the same */
+    bool has_ids;              /* the suffix is known */
+    bool is_long;              /* what it goes on from is as long as a long body */
     /* Where in c->out the response begins and its parts end. */
     struct {
         size_t begin, head, items, end;
@@ -113,21 +118,37 @@ static void write_usage(struct completion *c) {
     buffer_puts(&c->out, "}");
 }
 
+/* Writes the id of a response to id [RESPONSE_ID_BYTES]. */
+static void write_id_of(const struct completion *c, char *id) {
+    snprintf(id, RESPONSE_ID_BYTES, RESPONSE_ID_PREFIX "%s%s", c->request_id,
+             ((const struct responses *)c)->suffix);
+}
+
+/* Tells whether its client may name another response by the id of this one: one that is stored, or
+ * that is still being made. */
+static bool shares_id(const struct completion *c) {
+    const struct server *server = c->job.server;
+    char id[RESPONSE_ID_BYTES], others[RESPONSE_ID_BYTES];
+    write_id_of(c, id);
+    bool shares = responses_store_has(server->responses, c->client, id);
+    for (const struct completion *other = server->completions; other && !shares;
+         other = other->next) {
+        if (other == c || other->client != c->client || other->api != c->api) continue;
+        write_id_of(other, others);
+        shares = strcmp(others, id) == 0;
+    }
+    return shares;
+}
+
 /* Makes the ids of a response differ from those of any other that its client may still name.
  * Clients choose the ids of requests, and may choose one twice. */
 static void choose_ids(struct completion *c) {
     struct responses *r = responses_of(c);
-    struct server *server = c->job.server;
-    char id[sizeof(RESPONSE_ID_PREFIX) + REQUEST_ID_MAX];
     if (r->has_ids || !r->asked.stores) return;
     r->has_ids = true;
-    snprintf(id, sizeof(id), RESPONSE_ID_PREFIX "%s", c->request_id);
-    bool taken = responses_store_has(server->responses, c->client, id);
-    for (const struct completion *other = server->completions; other && !taken; other = other->next)
-        taken = other != c && other->client == c->client &&
-                strcmp(other->request_id, c->request_id) == 0;
-    if (taken)
-        snprintf(r->suffix, sizeof(r->suffix), "-%llu", (unsigned long long)++server->n_same_ids);
+    while (shares_id(c))
+        snprintf(r->suffix, sizeof(r->suffix), "-%llu",
+                 (unsigned long long)++c->job.server->n_same_ids);
 }
 
 /* Writes the response as it is now.  err: why it failed, or NULL. */
@@ -174,9 +195,9 @@ static void write_response(struct completion *c, const char *status, const struc
 static void store(struct completion *c, bool failed) {
     struct responses *r = responses_of(c);
     const char *out = c->out.data;
-    char id[sizeof(RESPONSE_ID_PREFIX) + REQUEST_ID_MAX + sizeof(r->suffix)];
+    char id[RESPONSE_ID_BYTES];
     if (!r->asked.stores || c->out.failed) return;
-    snprintf(id, sizeof(id), RESPONSE_ID_PREFIX "%s%s", c->request_id, r->suffix);
+    write_id_of(c, id);
     const struct new_response response = {
         .client = c->client,
         .id = id,
