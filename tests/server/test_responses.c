@@ -585,3 +585,23 @@ TEST_WITH(a_long_conversation_is_bounded_as_a_body_is, set_up_stored, tear_down_
     check_error(ask(rig, "hi", "{\"input\":\"q\",\"previous_response_id\":\"resp_the-id-2\"}", 400),
                 "null", "a request may have");
 }
+
+/* A reference takes few bytes, and what it names may take many. */
+TEST_WITH(what_references_name_is_bounded_as_a_body_is, set_up_stored, tear_down_stored) {
+    enum { N_REFERENCES = 100 };
+    struct rig *rig = *state;
+    rig->server.limits.max_model_len = rig->server.limits.trained_context = 10 << 20;
+    json_decref(ask_long(rig, LONG_BODY / 10, "", 200));
+    for (int stores = 0; stores < 2; stores++) {
+        struct buffer body = {0};
+        buffer_puts(&body, "{\"input\":[");
+        for (int i = 0; i < N_REFERENCES; i++)
+            buffer_printf(&body, "%s{\"id\":\"item_the-id_in0\"}", i ? "," : "");
+        buffer_printf(&body, "],\"store\":%s}", stores ? "true" : "false");
+        check_error(ask(rig, "hi", body.data, 400), "null",
+                    "refers to have more than 409600 bytes");
+        buffer_fini(&body);
+    }
+    json_decref(ask(
+        rig, "hi", "{\"input\":[{\"id\":\"item_the-id_in0\"},{\"id\":\"item_the-id_in0\"}]}", 200));
+}

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/base/json_tree.h"
 #include "server/api/responses/store.h"
 #include "server/json/api_error.h"
 #include "server/json/json_guard.h"
@@ -107,9 +108,24 @@ struct references {
     const struct history_source *source;
     json_t *items;  /* by id, of the texts below */
     json_t *loaded; /* the ids of responses, and whether of their input, that have been read */
-    size_t n_bytes; /* of these */
+    size_t n_read;  /* bytes of these texts */
+    size_t n_named; /* bytes of the items that references stand for */
     struct api_error *err;
 };
+
+/* Refuses references to more bytes than a body may have: they may name one item many times. */
+static int refuse_bytes(const struct references *refs) {
+    api_error_set(refs->err, 400, NULL, "input",
+                  "input: the items that it refers to have more than %zu bytes",
+                  refs->source->max_bytes);
+    return ERR_FULL;
+}
+
+static int count(const char *text, size_t n, void *total) {
+    (void)text;
+    *(size_t *)total += n;
+    return 0;
+}
 
 static int index_items(const struct references *refs, const json_t *list, const char *response,
                        bool is_input) {
@@ -135,14 +151,8 @@ static int load_response(struct references *refs, const char *response, bool is_
     if (responses_store_find(source->store, source->client, response, source->now_s, &turn))
         return 0;
     const struct stored_text text = is_input ? stored_turn_input(turn) : stored_turn_output(turn);
-    refs->n_bytes += text.n;
-    int rc = 0;
-    if (refs->n_bytes > source->max_bytes) {
-        api_error_set(refs->err, 400, NULL, "input",
-                      "input: the items that it refers to have more than %zu bytes",
-                      source->max_bytes);
-        rc = ERR_FULL;
-    }
+    refs->n_read += text.n;
+    int rc = refs->n_read > source->max_bytes ? refuse_bytes(refs) : 0;
     if (!rc) rc = load_text(&list, text, refs->err);
     if (!rc) rc = index_items(refs, list, response, is_input);
     json_decref(list);
@@ -177,7 +187,10 @@ static int resolve(struct references *refs, const json_t *reference, size_t i, j
         if (rc) return rc;
     }
     *out = json_object_get(refs->items, id);
-    if (*out) return 0;
+    if (*out) {
+        if (json_tree_write(*out, count, &refs->n_named)) return api_error_no_memory(refs->err);
+        return refs->n_named > refs->source->max_bytes ? refuse_bytes(refs) : 0;
+    }
     return api_error_set(refs->err, 404, NULL, "input",
                          "input[%zu]: item with id '%.200s' not found: its response has store: "
                          "false, has been dropped for space or age, or is another API key's; send "
