@@ -26,7 +26,8 @@ Every setting of `quire serve` has a flag, an environment variable and a key in 
 
 A flag wins over the environment, and the environment over the file. `config/quire.json` is such a
 file, with all defaults and explanations; a member with a name that begins with `#` is a comment.
-Bytes are a number, or one with K, M or G. A true-or-false flag may stand alone
+Bytes are a number, or one with K, M or G. Tokens are a number, or one with k, m or g by 1000
+(`32k`, `25.6k`), or K, M or G by 1024 (`32K`), as in vLLM. A true-or-false flag may stand alone
 (`--batch-invariant`), or be negated (`--no-enable-prefix-caching`). In a flag `_` is `-`. These
 commands take the settings, too: `quire run`, `chat`, `bench`, `tune`, `info`, `quantize`, `tokenize`, `health` and
 `doctor`.
@@ -90,8 +91,12 @@ def make_spellings(spellings):
 
 def make_values(values):
     """The sentence on values that other servers spell otherwise."""
-    listed = ", ".join(f"`--{one['option']} {one['theirs']}` is `{one['ours']}`" for one in values)
+    listed = ", ".join(f"`--{one['option']} {one['theirs']}` is `{one['ours']}`" for one in values if "ours" in one)
     text = f"Values that other servers spell otherwise: {listed}."
+    reasons = dict.fromkeys(one["instead"] for one in values if "instead" in one)
+    for why in reasons:
+        names = ", ".join(f"`--{one['option']} {one['theirs']}`" for one in values if one.get("instead") == why)
+        text += f" {names}: an error that says this: {why}."
     return "\n" + textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False) + "\n"
 
 

@@ -9,7 +9,7 @@ import json
 import pathlib
 import sys
 
-KINDS = {"text": "TEXT", "list": "TEXT,...", "number": "N", "bytes": "BYTES", "fraction": "X", "bool": "true|false"}
+KINDS = {"text": "TEXT", "list": "TEXT,...", "number": "N", "tokens": "TOKENS", "bytes": "BYTES", "fraction": "X", "bool": "true|false"}
 INTRODUCTION = """\
 quire serves language models over the HTTP APIs of OpenAI and Anthropic, on an NVIDIA GPU where there \
 is one, and on the CPU elsewhere.  It is made for long texts: it can bound, move, store and skip parts \
@@ -120,8 +120,8 @@ def bash(told, _):
             if option["kind"] == "choice":
                 yield f"        {command['name']}:--{option['name']}) words={quoted(' '.join(option['words']))} ;;\n"
         names = {kind: [f"{command['name']}:--{one['name']}" for one in options_of(told, command) if one["kind"] == kind]
-                 for kind in ("text", "list", "number", "bytes", "fraction")}
-        others = names["list"] + names["number"] + names["bytes"] + names["fraction"]
+                 for kind in ("text", "list", "number", "tokens", "bytes", "fraction")}
+        others = names["list"] + names["number"] + names["tokens"] + names["bytes"] + names["fraction"]
         if names["text"]:
             yield f"        {' | '.join(names['text'])})\n            mapfile -t COMPREPLY < <(compgen -f -- \"$word\")\n"
             yield "            compopt -o filenames 2>/dev/null\n            return ;;\n"

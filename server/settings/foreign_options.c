@@ -67,11 +67,21 @@ bool foreign_option_is_usual(int argc, char **argv, int *i) {
     return true;
 }
 
-const char *foreign_option_value(const char *option, const char *text) {
+/* Returns what is known of a value that is not spelt as here, or NULL. */
+static const struct foreign_value *find_value(const char *option, const char *text) {
     for (const struct foreign_value *value = foreign_values; value->option; value++)
-        if (strcmp(value->option, option) == 0 && strcmp(value->theirs, text) == 0)
-            return value->ours;
-    return text;
+        if (strcmp(value->option, option) == 0 && strcmp(value->theirs, text) == 0) return value;
+    return NULL;
+}
+
+const char *foreign_option_value(const char *option, const char *text) {
+    const struct foreign_value *value = find_value(option, text);
+    return value && value->ours ? value->ours : text;
+}
+
+const char *foreign_option_refusal(const char *option, const char *text) {
+    const struct foreign_value *value = find_value(option, text);
+    return value ? value->instead : NULL;
 }
 
 static void write_option(struct buffer *out, const struct foreign_option *option) {
@@ -114,7 +124,8 @@ void foreign_options_values_json(struct buffer *out) {
         buffer_puts(out, ",");
         option_json_member(out, "theirs", value->theirs);
         buffer_puts(out, ",");
-        option_json_member(out, "ours", value->ours);
+        option_json_member(out, value->ours ? "ours" : "instead",
+                           value->ours ? value->ours : value->instead);
         buffer_puts(out, "}");
     }
     buffer_puts(out, "]");

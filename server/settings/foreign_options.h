@@ -18,12 +18,15 @@ bool foreign_option_is_usual(int argc, char **argv, int *i);
 /* Returns the value that another server's users mean by a text, where their option has our name;
  * else the text. */
 const char *foreign_option_value(const char *option, const char *text);
+/* Returns why such a value is none here, a sentence; NULL: nothing is known of it. */
+const char *foreign_option_refusal(const char *option, const char *text);
 /* Appends an array with an object for each: spellings, of, and option or instead. */
 void foreign_options_json(struct buffer *out);
 /* Appends an object: the values of each spelling with which it asks for what quire does anyhow, in
  * the form of foreign_options.c. */
 void foreign_options_usual_json(struct buffer *out);
-/* Appends an array with an object for each value that has another spelling here. */
+/* Appends an array with an object for each value that has another spelling here, or that is
+ * refused. */
 void foreign_options_values_json(struct buffer *out);
 
 #endif

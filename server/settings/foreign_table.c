@@ -437,22 +437,29 @@ const struct usual_option usual_table[] = {
     {NULL, NULL},
 };
 
+#define FLOAT16                                                                                    \
+    "weights of float16 are read as they are, and products are of float32 or bfloat16: leave it "  \
+    "out"
+
 const struct foreign_value foreign_values[] = {
-    {"kv-cache-dtype", "fp8_e4m3", "fp8"},
-    {"kv-cache-dtype", "fp8_e4m3fn", "fp8"},
-    {"kv-cache-dtype", "bf16", "bfloat16"},
-    {"kv-cache-dtype", "f16", "float16"},
-    {"kv-cache-dtype", "fp16", "float16"},
-    {"kv-cache-dtype", "f32", "float32"},
-    {"dtype", "bf16", "bfloat16"},
-    {"dtype", "float", "float32"},
-    {"load-format", "safetensors", "auto"},
-    {"load-format", "gguf", "auto"},
-    {"generation-config", "vllm", "none"},
-    {"log-level", "warning", "warn"},
-    {"device", "none", "cpu"},
-    {"max-model-len", "auto", "0"},
-    {"max-model-len", "-1", "0"},
-    {"threads", "-1", "0"},
-    {NULL, NULL, NULL},
+    {"kv-cache-dtype", "fp8_e4m3", "fp8", NULL},
+    {"kv-cache-dtype", "fp8_e4m3fn", "fp8", NULL},
+    {"kv-cache-dtype", "bf16", "bfloat16", NULL},
+    {"kv-cache-dtype", "f16", "float16", NULL},
+    {"kv-cache-dtype", "fp16", "float16", NULL},
+    {"kv-cache-dtype", "f32", "float32", NULL},
+    {"dtype", "bf16", "bfloat16", NULL},
+    {"dtype", "float", "float32", NULL},
+    {"dtype", "half", NULL, FLOAT16},
+    {"dtype", "float16", NULL, FLOAT16},
+    {"dtype", "fp16", NULL, FLOAT16},
+    {"load-format", "safetensors", "auto", NULL},
+    {"load-format", "gguf", "auto", NULL},
+    {"generation-config", "vllm", "none", NULL},
+    {"log-level", "warning", "warn", NULL},
+    {"device", "none", "cpu", NULL},
+    {"max-model-len", "auto", "0", NULL},
+    {"max-model-len", "-1", "0", NULL},
+    {"threads", "-1", "0", NULL},
+    {NULL, NULL, NULL, NULL},
 };

@@ -22,7 +22,9 @@ struct usual_option {
 
 /* A value of another server's option that is spelt like ours. */
 struct foreign_value {
-    const char *option, *theirs, *ours;
+    const char *option, *theirs;
+    const char *ours;    /* NULL: refused */
+    const char *instead; /* a sentence for the refusal */
 };
 
 /* A row of NULL ends each. */

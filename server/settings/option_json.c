@@ -9,9 +9,9 @@
 /* Returns the name of a kind, as docs/settings.md has it. */
 static const char *kind_name(enum option_kind kind) {
     static const char *const names[] = {
-        [OPTION_STRING] = "text", [OPTION_LIST] = "list",         [OPTION_NUMBER] = "number",
-        [OPTION_BYTES] = "bytes", [OPTION_FRACTION] = "fraction", [OPTION_CHOICE] = "choice",
-        [OPTION_BOOL] = "bool"};
+        [OPTION_STRING] = "text",   [OPTION_LIST] = "list",   [OPTION_NUMBER] = "number",
+        [OPTION_TOKENS] = "tokens", [OPTION_BYTES] = "bytes", [OPTION_FRACTION] = "fraction",
+        [OPTION_CHOICE] = "choice", [OPTION_BOOL] = "bool"};
     return names[kind];
 }
 

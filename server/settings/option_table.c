@@ -23,34 +23,62 @@ static int refuse_range(const struct option *option, const char *text,
                      text, (unsigned long long)option->low, (unsigned long long)option->high);
 }
 
+static int refuse_number(const struct option *option, const char *text,
+                         const struct option_source *from) {
+    static const char *const names[] = {
+        [OPTION_NUMBER] = "whole number",
+        [OPTION_TOKENS] = "number of tokens (digits, then k or m by 1000, or K or M by 1024)",
+        [OPTION_BYTES] = "number of bytes (digits, then K, M or G)"};
+    return error_set(from->err, ERR_INVALID, "%s: '%.64s' is not a %s", from->label, text,
+                     names[option->kind]);
+}
+
+/* Returns what a letter behind a number multiplies it by; 0: it means nothing there. */
+static uint64_t unit_of(enum option_kind kind, char letter) {
+    static const char letters[] = "KMG";
+    const char *at = letter ? strchr(letters, toupper((unsigned char)letter)) : NULL;
+    const bool is_decimal = kind == OPTION_TOKENS && islower((unsigned char)letter);
+    uint64_t unit = 1;
+    if (!at || kind == OPTION_NUMBER) return 0;
+    for (const char *each = letters; each <= at; each++) unit *= is_decimal ? 1000 : 1024;
+    return unit;
+}
+
+/* Reads digits.  Returns false if the number has more than 64 bits. */
+static bool read_digits(const char **at, uint64_t *out) {
+    for (*out = 0; isdigit((unsigned char)**at); ++*at)
+        if (__builtin_mul_overflow(*out, 10u, out) ||
+            __builtin_add_overflow(*out, (uint64_t)(**at - '0'), out))
+            return false;
+    return true;
+}
+
+/* Reads digits behind a point, which only a unit by 1000 may follow: ".6k" is 600.  Those below a
+ * whole token are left out. */
+static bool read_thousandths(const char **at, enum option_kind kind, uint64_t *out) {
+    const char *digit = *at + 1;
+    const size_t n = strspn(digit, "0123456789");
+    uint64_t unit = unit_of(kind, digit[n]);
+    if (n == 0 || unit % 1000 != 0 || unit == 0) return false;
+    for (size_t i = 0; i < n; i++) *out += (uint64_t)(digit[i] - '0') * (unit /= 10);
+    *at = digit + n;
+    return true;
+}
+
 static int parse_number(const struct option *option, const char *text,
                         const struct option_source *from, uint64_t *out) {
-    uint64_t x = 0;
-    if (is_negative(text)) return refuse_range(option, text, from);
+    uint64_t x, rest = 0, unit = 1;
     const char *at = text;
-    for (; isdigit((unsigned char)*at); at++) {
-        if (__builtin_mul_overflow(x, 10u, &x) ||
-            __builtin_add_overflow(x, (uint64_t)(*at - '0'), &x)) {
-            return refuse_range(option, text, from);
-        }
-    }
-    unsigned shift = 0;
-    const char *const suffixes = "KMG";
-    const char *suffix = *at && at > text && option->kind == OPTION_BYTES
-                             ? strchr(suffixes, toupper((unsigned char)*at))
-                             : NULL;
-    if (suffix) {
-        shift = 10 * (unsigned)(suffix - suffixes + 1);
-        at++;
-    }
-    if (at == text || *at) {
-        return error_set(from->err, ERR_INVALID, "%s: '%.64s' is not a %s", from->label, text,
-                         option->kind == OPTION_BYTES ? "number of bytes (digits, then K, M or G)"
-                                                      : "whole number");
-    }
-    if (x > UINT64_MAX >> shift || x << shift < option->low || x << shift > option->high)
+    if (is_negative(text)) return refuse_range(option, text, from);
+    if (!read_digits(&at, &x)) return refuse_range(option, text, from);
+    if (at == text || (*at == '.' && !read_thousandths(&at, option->kind, &rest)))
+        return refuse_number(option, text, from);
+    if (*at && !(unit = unit_of(option->kind, *at++))) return refuse_number(option, text, from);
+    if (*at) return refuse_number(option, text, from);
+    if (__builtin_mul_overflow(x, unit, &x) || __builtin_add_overflow(x, rest, &x) ||
+        x < option->low || x > option->high)
         return refuse_range(option, text, from);
-    *out = x << shift;
+    *out = x;
     return 0;
 }
 
@@ -79,8 +107,9 @@ static int parse_choice(const struct option *option, const char *text,
         const size_t length = strlen(all);
         snprintf(all + length, sizeof(all) - length, "%s%s", i ? ", " : "", option->words[i]);
     }
-    return error_set(from->err, ERR_INVALID, "%s: '%.64s' is not one of %s", from->label, text,
-                     all);
+    const char *why = foreign_option_refusal(option->name, text);
+    return error_set(from->err, ERR_INVALID, "%s: '%.64s' is not one of %s%s%s", from->label, text,
+                     all, why ? ": " : "", why ? why : "");
 }
 
 static bool is_truth(const char *text, bool *out) {
@@ -128,6 +157,7 @@ int option_set(void *options, const struct option *option, const char *text,
     case OPTION_STRING:
     case OPTION_LIST: return set_string(target, text, from);
     case OPTION_NUMBER:
+    case OPTION_TOKENS:
     case OPTION_BYTES:
         if (!option->words || strcmp(text, *option->words) != 0)
             return parse_number(option, text, from, target);
@@ -266,6 +296,7 @@ static void print_kind(FILE *out, const struct option *option) {
     case OPTION_STRING: fputs("TEXT", out); break;
     case OPTION_LIST: fputs("TEXT,...", out); break;
     case OPTION_NUMBER: fputs("N", out); break;
+    case OPTION_TOKENS: fputs("TOKENS", out); break;
     case OPTION_BYTES:
         fprintf(out, "BYTES%s%s", option->words ? "|" : "", option->words ? *option->words : "");
         break;

@@ -16,7 +16,8 @@ enum option_kind {
     OPTION_STRING,
     OPTION_LIST, /* a string: values with commas between them; a flag may be repeated */
     OPTION_NUMBER,
-    OPTION_BYTES,
+    OPTION_TOKENS, /* a number, with k, m or g by 1000, or K, M or G by 1024, as vLLM reads them */
+    OPTION_BYTES,  /* a number, with K, M or G by 1024, whatever the case */
     OPTION_FRACTION, /* a double */
     OPTION_CHOICE,
     OPTION_BOOL
@@ -26,7 +27,7 @@ struct option {
     const char *name; /* without dashes */
     enum option_kind kind;
     size_t offset;       /* in the struct that the table fills */
-    uint64_t low, high;  /* OPTION_NUMBER, OPTION_BYTES: both allowed; FRACTION: in percent */
+    uint64_t low, high;  /* of numbers, both allowed; FRACTION: in percent */
     const char *initial; /* the default as text; NULL: none */
     /* OPTION_CHOICE, NULL-terminated.  OPTION_BYTES: one word for UINT64_MAX, or NULL. */
     const char *const *words;

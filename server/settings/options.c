@@ -41,6 +41,8 @@ enum { CONFIG_MAX_BYTES = 1 << 20 };
 #define LIST(member, help) OPTION_LIST, AT(member), 0, 0, NULL, NULL, help
 #define NUMBER(member, low, high, initial, help)                                                   \
     OPTION_NUMBER, AT(member), low, high, initial, NULL, help
+#define TOKENS(member, low, high, initial, help)                                                   \
+    OPTION_TOKENS, AT(member), low, high, initial, NULL, help
 #define BYTES(member, low, high, initial, help)                                                    \
     OPTION_BYTES, AT(member), low, high, initial, NULL, help
 /* The same, or a word for UINT64_MAX. */
@@ -96,11 +98,11 @@ static const struct option entries[] = {
     {"strict-fields", BOOL(strict_fields, "false",
                            "refuse bodies with fields that no API has; else they are ignored")},
     {"ui", BOOL(ui, "true", "serve the pages at /, /inspect and /docs; --no-ui: they are a 404")},
-    {"max-model-len", NUMBER(max_model_len, 0, 1u << 30, "0",
+    {"max-model-len", TOKENS(max_model_len, 0, 1u << 30, "0",
                              "most tokens of prompt and answer together; 0: the model's context")},
     {"max-num-seqs", NUMBER(max_num_seqs, 1, 65536, "256", "most sequences that run at once")},
     {"max-num-batched-tokens",
-     NUMBER(max_num_batched_tokens, 1, 1u << 24, "2048", "most tokens of one step")},
+     TOKENS(max_num_batched_tokens, 1, 1u << 24, "2048", "most tokens of one step")},
     {"max-num-queued-reqs", NUMBER(max_num_queued_reqs, 1, 1u << 20, "1024",
                                    "most sequences that wait; more are answered with 429")},
     {"gpu-memory-utilization",
@@ -138,7 +140,7 @@ static const struct option entries[] = {
      STRING(kv_events_replay, NULL, "ZeroMQ endpoint that repeats these events on request")},
     {"kv-events-topic", STRING(kv_events_topic, NULL,
                                "topic of these events [kv@HOST@MODEL, by --host and the name]")},
-    {"max-selected", NUMBER(max_selected, 64, KV_POLICY_MAX_TOKENS, "16384",
+    {"max-selected", TOKENS(max_selected, 64, KV_POLICY_MAX_TOKENS, "16384",
                             "most tokens that a request with kv_policy offload may select")},
     {"filters-file",
      STRING(filters_file, NULL,
@@ -148,16 +150,16 @@ static const struct option entries[] = {
     {"pattern-file",
      STRING(pattern_file, NULL,
             "JSON file with each head's pattern for sparse prefill [config/patterns/MODEL.json]")},
-    {"min-sparse-tokens", NUMBER(min_sparse_tokens, 0, 1u << 30, "0",
+    {"min-sparse-tokens", TOKENS(min_sparse_tokens, 0, 1u << 30, "0",
                                  "shortest prompt that auto computes sparsely, in tokens; 0: the "
                                  "pattern file's value for this backend, else 32768")},
     {"dense-tail",
-     NUMBER(dense_tail, 0, 1u << 24, "64", "last tokens of a sparse prompt that visit every key")},
+     TOKENS(dense_tail, 0, 1u << 24, "64", "last tokens of a sparse prompt that visit every key")},
     {"synthetic-lines",
      NUMBER(synthetic_lines, 0, UINT32_MAX, "0",
             "for comparisons: seed of random columns and diagonals; 0: those of the prompt")},
     {"max-long-tokens",
-     NUMBER(max_long_tokens, 0, 1u << 30, "0",
+     TOKENS(max_long_tokens, 0, 1u << 30, "0",
             "longest prompt that is computed layer by layer, in tokens; 0: as memory allows")},
     {"max-itl", NUMBER(max_itl, 0, 60000, "0",
                        "longest step in milliseconds while a request generates; 0: any")},
@@ -427,10 +429,10 @@ static int apply_environment(struct options *options, char *const *environment, 
 }
 
 static const char *const json_types[] = {
-    [OPTION_STRING] = "string",   [OPTION_LIST] = "string or list of strings",
-    [OPTION_NUMBER] = "number",   [OPTION_BYTES] = "number or string",
-    [OPTION_FRACTION] = "number", [OPTION_CHOICE] = "string",
-    [OPTION_BOOL] = "boolean"};
+    [OPTION_STRING] = "string",          [OPTION_LIST] = "string or list of strings",
+    [OPTION_NUMBER] = "number",          [OPTION_TOKENS] = "number or string",
+    [OPTION_BYTES] = "number or string", [OPTION_FRACTION] = "number",
+    [OPTION_CHOICE] = "string",          [OPTION_BOOL] = "boolean"};
 
 /* Sets a list from an array of strings. */
 static int apply_array(struct options *options, const struct option *option, const json_t *array,
@@ -460,7 +462,8 @@ static int apply_member(struct options *options, const struct option *option, co
     if (json_is_string(value)) return option_set(options, option, json_string_value(value), from);
     if (json_is_array(value) && option->kind == OPTION_LIST)
         return apply_array(options, option, value, from);
-    if (json_is_integer(value) && (option->kind == OPTION_NUMBER || option->kind == OPTION_BYTES)) {
+    if (json_is_integer(value) && (option->kind == OPTION_NUMBER || option->kind == OPTION_TOKENS ||
+                                   option->kind == OPTION_BYTES)) {
         snprintf(number, sizeof(number), "%" JSON_INTEGER_FORMAT, json_integer_value(value));
         return option_set(options, option, number, from);
     }

@@ -162,6 +162,48 @@ TEST(flag_beats_environment_beats_file_beats_default) {
     unlink(path);
 }
 
+/* As vLLM reads them, whose letters differ by case. */
+TEST(tokens_have_units) {
+    static const struct {
+        char *text;
+        uint64_t n; /* 0: refused */
+    } cases[] = {
+        {"32", 32},
+        {"32k", 32000},
+        {"32K", 32768},
+        {"1m", 1000000},
+        {"1M", 1 << 20},
+        {"25.6k", 25600},
+        {"1.048576m", 1048576},
+        {"0.5k", 500},
+        {"0.0019k", 1},
+        {"1g", 1000000000},
+        {"1G", 1 << 30},
+        {"2.5K", 0},
+        {"2.5", 0},
+        {".5k", 0},
+        {"5.k", 0},
+        {"k", 0},
+        {"32kb", 0},
+        {"32 k", 0},
+        {"32x", 0},
+        {"1e3", 0},
+        {"2G", 0},
+        {"1.1g", 0},
+        {"18446744073709551615k", 0},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct options o;
+        struct error err = {0};
+        const int rc = load(&o, ARGS("--max-model-len", cases[i].text), ARGS(), &err);
+        if (cases[i].n && rc) fail_msg("%s: %s", cases[i].text, err.text);
+        if (!cases[i].n && !rc) fail_msg("%s is taken", cases[i].text);
+        if (rc) continue;
+        assert_int_equal(o.max_model_len, cases[i].n);
+        options_fini(&o);
+    }
+}
+
 TEST(errors_name_the_option) {
     static const struct {
         char *argv[3], *variable;
@@ -533,6 +575,11 @@ TEST(usual_options_and_values_of_other_servers_have_a_meaning) {
         struct error err = {0};
         assert_non_null(option);
         const struct option_source from = {value->option, &err};
+        if (!value->ours) {
+            assert_int_equal(option_set(&theirs, option, value->theirs, &from), ERR_INVALID);
+            assert_non_null(strstr(err.text, value->instead));
+            continue;
+        }
         if (option_set(&ours, option, value->ours, &from)) fail_msg("%s", err.text);
         if (option_set(&theirs, option, value->theirs, &from)) fail_msg("%s", err.text);
         assert_memory_equal(&ours, &theirs, sizeof(ours));
@@ -626,7 +673,7 @@ TEST(options_of_other_servers_are_explained) {
         {{"--pipeline-parallel-size=2"},
          "--pipeline-parallel-size of several servers is no option"},
         {{"--quantization", "awq"}, "the model's files say in which format"},
-        {{"-c", "many"}, "--max-model-len: 'many' is not a whole number"},
+        {{"-c", "many"}, "--max-model-len: 'many' is not a number of tokens"},
         {{"-c"}, "--max-model-len needs a value"},
         {{"-cx", "1"}, "'-cx' is not expected here"},
     };
