@@ -4,6 +4,7 @@
 
 #include "engine/device/step.h"
 #include "tests/cpu/cpu_test.h"
+#include "tests/recurrent_oracle.h"
 
 enum { N_TEXTS = 3, N_SLOTS = 2 * N_TEXTS, MAX_TOKENS = 90 };
 
@@ -68,124 +69,78 @@ static void free_layer(struct layer *l) {
     for (size_t i = 0; i < COUNT(all); i++) free(all[i]);
 }
 
-static double silu(double x) {
-    return x / (1 + exp(-x));
+static double *doubles_of(const float *from, size_t n) {
+    double *x = calloc(n, sizeof(*x));
+    for (size_t i = 0; i < n; i++) x[i] = from[i];
+    return x;
 }
 
-/* The convolution of a text's token, one channel, with a bias. */
-static double convolve(const struct layer *l, uint32_t first, uint32_t token, uint32_t channel,
-                       double bias) {
-    const uint32_t width = l->shape.width;
-    double sum = bias;
-    for (uint32_t j = 0; j < width; j++)
-        if (token + j + 1 >= width)
-            sum +=
-                l->taps[channel * width + j] *
-                (double)l->qkv[(size_t)(first + token + j + 1 - width) * l->n_channels + channel];
-    return silu(sum);
+static double as_it_is(double x) {
+    return x;
 }
 
-static double convolved(const struct layer *l, uint32_t first, uint32_t token, uint32_t channel) {
-    return convolve(l, first, token, channel, 0);
-}
+/* The layer in float64, and its rows. */
+struct definition {
+    struct oracle_layer layer;
+    double *qkv, *z, *b, *a;
+    double *weights[6];
+};
 
-static double biased(const struct layer *l, uint32_t first, uint32_t token, uint32_t channel) {
-    return convolve(l, first, token, channel, l->biases[channel]);
-}
-
-static void make_unit(double *x, uint32_t n, double factor) {
-    double sum = 1e-6;
-    for (uint32_t i = 0; i < n; i++) sum += x[i] * x[i];
-    for (uint32_t i = 0; i < n; i++) x[i] *= factor / sqrt(sum);
-}
-
-/* One head of one text: the definition, token after token. */
-static void define_head(const struct layer *l, uint32_t first, uint32_t n_tokens, uint32_t head,
-                        double *out) {
+static void define(struct definition *d, const struct layer *l) {
     const struct recurrent_shape *s = &l->shape;
-    const uint32_t each = s->n_v_heads / s->n_k_heads,
-                   k_head = s->v_heads_apart ? head % s->n_k_heads : head / each,
-                   n_keys = s->n_k_heads * s->k_dim;
-    double *state = calloc((size_t)s->k_dim * s->v_dim, sizeof(*state)), q[256], k[256], o[256];
-    for (uint32_t t = 0; t < n_tokens; t++) {
-        const size_t row = first + t, gate = row * s->n_v_heads + head;
-        double mean = 0;
-        for (uint32_t i = 0; i < s->k_dim; i++) {
-            q[i] = convolved(l, first, t, k_head * s->k_dim + i);
-            k[i] = convolved(l, first, t, n_keys + k_head * s->k_dim + i);
-        }
-        make_unit(q, s->k_dim, 1 / sqrt(s->k_dim));
-        make_unit(k, s->k_dim, 1);
-        const double decay = exp(l->rates[head] * log1p(exp(l->a[gate] + l->dt_bias[head]))),
-                     beta = 1 / (1 + exp(-l->b[gate]));
-        for (uint32_t j = 0; j < s->v_dim; j++) {
-            const double v = convolved(l, first, t, 2 * n_keys + head * s->v_dim + j);
-            double seen = 0;
-            for (uint32_t i = 0; i < s->k_dim; i++)
-                seen += (state[i * s->v_dim + j] *= decay) * k[i];
-            o[j] = 0;
-            for (uint32_t i = 0; i < s->k_dim; i++)
-                o[j] += (state[i * s->v_dim + j] += k[i] * beta * (v - seen)) * q[i];
-            mean += o[j] * o[j] / s->v_dim;
-        }
-        for (uint32_t j = 0; j < s->v_dim; j++) {
-            const size_t at = row * l->n_values + head * s->v_dim + j;
-            out[at] = o[j] / sqrt(mean + 1e-5) * l->norm[j] * silu(l->z[at]);
-        }
-    }
-    free(state);
+    const float *from[] = {l->taps, l->biases, l->rates, l->dt_bias, l->norm, l->skip};
+    const size_t sizes[] = {(size_t)l->n_channels * s->width,
+                            l->n_channels,
+                            s->n_v_heads,
+                            s->n_v_heads,
+                            s->v_dim,
+                            s->n_v_heads};
+    for (size_t i = 0; i < COUNT(from); i++) d->weights[i] = doubles_of(from[i], sizes[i]);
+    d->layer = (struct oracle_layer){.shape = *s,
+                                     .taps = d->weights[0],
+                                     .biases = s->kind == RECURRENT_MAMBA ? d->weights[1] : NULL,
+                                     .rates = d->weights[2],
+                                     .dt_bias = d->weights[3],
+                                     .norm = d->weights[4],
+                                     .skip = d->weights[5],
+                                     .eps = 1e-5,
+                                     .stored = as_it_is};
+    d->qkv = doubles_of(l->qkv, (size_t)l->n_rows * l->n_inputs);
+    d->z = doubles_of(l->z, (size_t)l->n_rows * l->n_values);
+    d->b = doubles_of(l->b, (size_t)l->n_rows * s->n_v_heads);
+    d->a = doubles_of(l->a, (size_t)l->n_rows * s->n_v_heads);
 }
 
-/* The same of a short convolution: one channel of one text. */
-static void define_channel(const struct layer *l, uint32_t first, uint32_t n_tokens,
-                           uint32_t channel, double *out) {
-    const uint32_t width = l->shape.width, n = l->n_channels;
-    for (uint32_t t = 0; t < n_tokens; t++) {
-        double sum = 0;
-        for (uint32_t j = 0; j < width; j++) {
-            if (t + j + 1 < width) continue;
-            const float *b = l->qkv + (size_t)(first + t + j + 1 - width) * 3 * n + channel;
-            sum += (double)l->taps[channel * width + j] * b[0] * b[2 * n];
-        }
-        const size_t row = first + t;
-        out[row * n + channel] = sum * l->qkv[row * 3 * n + n + channel];
-    }
+static void free_definition(struct definition *d) {
+    for (size_t i = 0; i < COUNT(d->weights); i++) free(d->weights[i]);
+    free(d->qkv), free(d->z), free(d->b), free(d->a);
 }
 
-/* The same of Mamba-2: one head of one text. */
-static void define_scan(const struct layer *l, uint32_t first, uint32_t n_tokens, uint32_t head,
-                        double *out) {
-    const struct recurrent_shape *s = &l->shape;
-    const uint32_t group = head / (s->n_v_heads / s->n_k_heads), n_keys = s->n_k_heads * s->k_dim;
-    double *state = calloc((size_t)s->k_dim * s->v_dim, sizeof(*state)), b[256], c[256];
-    for (uint32_t t = 0; t < n_tokens; t++) {
-        const size_t row = first + t;
-        const double a = l->a[row * s->n_v_heads + head] + (double)l->dt_bias[head],
-                     dt = fmin(fmax(log1p(exp(a)), s->dt_least), s->dt_most),
-                     decay = exp(l->rates[head] * dt);
-        for (uint32_t i = 0; i < s->k_dim; i++) {
-            b[i] = biased(l, first, t, l->n_values + group * s->k_dim + i);
-            c[i] = biased(l, first, t, l->n_values + n_keys + group * s->k_dim + i);
-        }
-        for (uint32_t j = 0; j < s->v_dim; j++) {
-            const double x = biased(l, first, t, head * s->v_dim + j);
-            const size_t at = row * l->n_values + head * s->v_dim + j;
-            double sum = l->skip[head] * x;
-            for (uint32_t i = 0; i < s->k_dim; i++) {
-                double *to = &state[i * s->v_dim + j];
-                sum += (*to = decay * *to + dt * x * b[i]) * c[i];
-            }
-            out[at] = sum * silu(l->z[at]);
-        }
+/* Computes the n rows of a text that begins in row `first`. */
+static void define_text(const struct definition *d, size_t first, uint32_t n, double *out) {
+    const struct recurrent_shape *s = &d->layer.shape;
+    const uint32_t n_channels = recurrent_n_channels(s), n_values = s->n_v_heads * s->v_dim;
+    const double *qkv = d->qkv + first * recurrent_n_inputs(s);
+    out += first * n_values;
+    if (s->kind == RECURRENT_CONVOLUTION) {
+        for (size_t i = 0; i < (size_t)n * n_channels; i++)
+            out[i] = oracle_short_convolution(&d->layer, qkv, i / n_channels,
+                                              (uint32_t)(i % n_channels));
+        return;
     }
-    free(state);
+    const size_t n_state = (size_t)s->k_dim * s->v_dim;
+    double *vectors = calloc((size_t)n * n_channels, sizeof(*vectors));
+    for (size_t row = 0; row < n; row++)
+        oracle_vectors(&d->layer, qkv, row, vectors + row * n_channels);
+    for (uint32_t h = 0; h < s->n_v_heads; h++) {
+        double *state = calloc(n_state, sizeof(*state));
+        oracle_recur(&d->layer, vectors, d->a + first * s->n_v_heads, d->b + first * s->n_v_heads,
+                     n, h, state, out);
+        free(state);
+    }
+    oracle_finish(&d->layer, d->z + first * n_values, out, (size_t)n * s->n_v_heads);
+    free(vectors);
 }
-
-static void (*const definitions[])(const struct layer *l, uint32_t first, uint32_t n_tokens,
-                                   uint32_t head,
-                                   double *out) = {[RECURRENT_DELTA] = define_head,
-                                                   [RECURRENT_CONVOLUTION] = define_channel,
-                                                   [RECURRENT_MAMBA] = define_scan};
 
 /* Where the texts' states are, and how far they have come. */
 struct run {
@@ -296,9 +251,11 @@ static void check_shape(struct backend *be, const struct recurrent_shape *shape)
     assert_true(be->ops->recurrent->takes(be, shape));
     const size_t n = (size_t)l.n_rows * l.n_values;
     double *expected = calloc(n, sizeof(*expected));
+    struct definition d;
+    define(&d, &l);
     for (uint32_t i = 0, row = 0; i < N_TEXTS; row += lengths[i++])
-        for (uint32_t h = 0; h < shape->n_v_heads; h++)
-            definitions[shape->kind](&l, row, lengths[i], h, expected);
+        define_text(&d, row, lengths[i], expected);
+    free_definition(&d);
     float *whole = run_texts(be, &l, MAX_TOKENS, false);
     assert_close(whole, expected, n, 1e-5);
     const uint32_t cuts[] = {1, 3, 64, 0};
