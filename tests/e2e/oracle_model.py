@@ -13,7 +13,7 @@ import numpy
 
 from oracle_experts import experts_of, moved_input, stacked
 from oracle_names import usual_config, usual_tensors
-from oracle_recurrent import Recurrent, divide
+from oracle_recurrent import divide, recurrent_of
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts/fixtures"))
 import checkpoint  # noqa: E402  reads safetensors
@@ -180,7 +180,8 @@ def ropes_of(config, head_dims, context):
     if "rope_local_base_freq" in config:
         by_kind["sliding_attention"] = {"rope_theta": config["rope_local_base_freq"]}
     none = {**rope, "rope_type": "none"}
-    if config["architectures"][0].startswith(("Cohere2", "Exaone4")):
+    if (config["architectures"][0].startswith(("Cohere2", "Exaone4"))
+            or config.get("position_embedding_type") == "nope"):
         by_kind["full_attention"] = none
     ropes = {kind: Rope(config, by_kind[kind], head_dims[kinds.index(kind)], context)
              for kind in by_kind}
@@ -212,7 +213,9 @@ class Model:
         self.family = c["architectures"][0].removesuffix("ForCausalLM")
         c = usual_config(self.family, c)
         c, tensors, self.recurrent = divide(c, checkpoint.read_tensors(directory))
-        self.delta = self.recurrent and Recurrent(c)
+        self.mixer = self.recurrent and recurrent_of(c)
+        # Beside each head's query lies its gate.
+        self.gates_heads = bool(self.recurrent) and self.family.startswith("Qwen3")
         self.is_gemma = self.family.startswith("Gemma")
         self.is_gemma4 = self.family == "Gemma4"
         self.n_layers = c["num_hidden_layers"]
@@ -238,7 +241,7 @@ class Model:
         self.score_cap = c.get("attn_logit_softcapping")
         self.logit_cap = c.get("final_logit_softcapping")
         self.activate = gelu_tanh if self.is_gemma else ACTIVATIONS[self._activation(c)]
-        self.norms_from_one = self.is_gemma and not self.is_gemma4 or self.recurrent is not None
+        self.norms_from_one = self.is_gemma and not self.is_gemma4 or self.gates_heads
         self.has_layer_norm = self.family in ("GPTNeoX", "OPT", "Falcon", "Mpt", "Cohere",
                                               "Cohere2") or (
             self.family == "Cohere2Moe" and c["rms_norm_eps"] is None)
@@ -355,10 +358,11 @@ class Model:
         recurrent layer; replaced, but not changed, by those behind the rows."""
         for layer in self.recurrent[i] if self.recurrent else []:
             prefix = f"model.layers.{layer}."
-            added, states[layer] = self.delta.run(
-                lambda name, end=".weight", at=prefix: self.weights[f"{at}linear_attn.{name}{end}"],
-                self.norm(prefix + "input_layernorm", x), states.get(layer) or self.delta.begin())
-            x = self.add_feed_forward(layer, x + added)
+            at = f"{prefix}{self.mixer.mixer}."
+            added, states[layer] = self.mixer.run(
+                lambda name, end=".weight", at=at: self.weights[f"{at}{name}{end}"],
+                self.norm(prefix + "input_layernorm", x), states.get(layer) or self.mixer.begin())
+            x = self.add_feed_forward(layer, x + self.branch_scale * added)
         return x
 
     def qkv(self, i, x):
@@ -374,7 +378,7 @@ class Model:
         if self.norms_whole:
             parts[:2] = (self.norm(f"{layer}self_attn.{name}_norm", part)
                          for name, part in zip("qk", parts))
-        if self.recurrent:  # beside each head's query lies its gate
+        if self.gates_heads:
             parts[0] = self._cut_gate(parts[0], i)[:, :, 0].reshape(len(x), -1)
         q, k, v = (part.reshape(len(x), -1, self.head_dims[i]) for part in parts)
         if self.is_gemma4:
@@ -389,7 +393,7 @@ class Model:
 
     def _gated(self, i, x, read):
         """What the heads have read, by the gate that the layer's rows give."""
-        if not self.recurrent:
+        if not self.gates_heads:
             return read
         q = self.linear(i, "self_attn.q_proj", self.norm(f"model.layers.{i}.input_layernorm", x))
         return read / (1 + numpy.exp(-self._cut_gate(q, i)[:, :, 1].reshape(read.shape)))

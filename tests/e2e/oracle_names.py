@@ -20,6 +20,8 @@ TENSORS = {
     "Mixtral": [("block_sparse_moe", "mlp"), ("w1", "gate_proj"), ("w2", "down_proj"),
                 ("w3", "up_proj")],
     "GptOss": [("router", "gate")],
+    "GraniteMoeHybrid": [("shared_mlp.input_linear", "mlp.gate_up_proj"),
+                         ("shared_mlp.output_linear", "mlp.down_proj")],
     "GPTNeoX": [("gpt_neox.embed_in", "model.embed_tokens"), ("embed_out", "lm_head"),
                 ("gpt_neox.final_layer_norm", "model.norm"), ("gpt_neox.layers", "model.layers"),
                 ("attention.query_key_value", "self_attn.qkv_proj"),

@@ -13,14 +13,15 @@ import pytest
 import test_filtered_prompts
 from offload_oracle import Selection
 from oracle_model import Model
-from precision import BF16_DEEP, ELEMENT_BYTES, PRECISE, check_errors
+from precision import BF16_DEEP, ELEMENT_BYTES, EXACT, PRECISE, check_errors
 from server import BINARY, DEVICE, INVARIANT, Server
 from test_hybrids import PAGE_TOKENS, ask, leave, make_model, text
 from test_offload_oracle import Errors, read_generated, write_filters
 from test_offload_oracle import ask as ask_selecting
 from test_sparse_oracle import Comparison
 
-CHECKPOINT, N_ATTENDING, CONTEXT, TAIL = "qwen3_5-gqa-bf16-head32-deep", 4, 8192, 5
+CHECKPOINTS = ["qwen3_5-gqa-bf16-head32-deep", *["granite4h-gqa-bf16-head32-deep"] * EXACT]
+N_ATTENDING, CONTEXT, TAIL = 4, 8192, 5
 FILTERS = (0,), 0  # and how long layers wait
 MOVED = {"type": "offload", "selected": 64, "tail": 64}
 A_SHAPE = {"mode": "sparse", "pattern": {"type": "a_shape", "sink": 64, "recent": 128}}
@@ -41,9 +42,9 @@ WAYS = {
 }
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return make_model(tmp_path_factory.mktemp("hybrid_policies"), CHECKPOINT)
+@pytest.fixture(scope="module", params=CHECKPOINTS)
+def model(request, tmp_path_factory):
+    return make_model(tmp_path_factory.mktemp("hybrid_policies"), request.param)
 
 
 def start(model, *settings):

@@ -74,6 +74,7 @@ static const char *const tiny_models[] = {
     "lfm2-mha-f16-head32-wide",
     "lfm2moe-gqa-bf16-head32",
     "granite4h-gqa-bf16-head16-dense",
+    "granite4h-gqa-bf16-head32-deep",
     "granite4h-mha-f16-head32",
     "mixtral-gqa-bf16-head32-window",
     "glm4moe-gqa-bf16-head64-groups",
