@@ -180,3 +180,39 @@ TEST(a_long_call_without_marks_is_read_once) {
     buffer_fini(&answer);
     json_decref(names);
 }
+
+/* White space without an end costs a bounded look at each piece, and clients see it at once.  It
+ * comes before a call, in one, or behind one. */
+TEST(endless_white_space_is_not_held) {
+    enum { N = 1 << 18, MOST = 1025 };
+    static const char *const begins[] = {"", "{", "```json", "[{\"name\" ", ADD};
+    json_t *names = json_pack("{s:n}", "add");
+    for (size_t b = 0; b < COUNT(begins); b++) {
+        struct buffer answer = {0};
+        struct tool_split split = {
+            .format = tool_format_of("<tool_call>"), .strings = names, .max_calls = 1};
+        tool_split_add(&split, begins[b], strlen(begins[b]), &answer);
+        for (int i = 0; i < N; i++) tool_split_add(&split, "\n", 1, &answer);
+        assert_true(tool_split_held(&split) <= MOST);
+        tool_split_end(&split, &answer, NULL);
+        const bool is_call = split.n_calls > 0;
+        assert_int_equal(is_call, b + 1 == COUNT(begins));
+        assert_int_equal(answer.length, is_call ? 0 : strlen(begins[b]) + N);
+        tool_split_fini(&split);
+        buffer_fini(&answer);
+    }
+    json_decref(names);
+}
+
+TEST(much_white_space_comes_before_text) {
+    for (int n = 1000; n <= 1100; n += 10) {
+        char call[2048], *at = call;
+        for (int i = 0; i < n; i++) *at++ = ' ';
+        strcpy(at, ADD);
+        const bool is_call = n <= 1010;
+        check_bare("<tool_call>", call, NULL, is_call, is_call ? "" : call);
+        call[0] = '{';
+        strcpy(at, &ADD[1]);
+        check_bare("<tool_call>", call, NULL, is_call, is_call ? "" : call);
+    }
+}

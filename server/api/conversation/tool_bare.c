@@ -8,6 +8,10 @@
 
 static const char fence[] = "```";
 
+/* The most bytes in front of a tool's name, white space as a rule.  Each piece of the text costs a
+ * look at them, and a client does not see them meanwhile. */
+enum { MOST_BEFORE_NAME = 1024 };
+
 /* Cuts the word off the text, which may end inside of it. */
 static enum tool_beginning take(struct piece *text, const char *word) {
     const size_t n = strlen(word);
@@ -62,6 +66,14 @@ static enum tool_beginning take_words(struct piece *text, const char *const *wor
     return is;
 }
 
+/* Cuts off the name of a tool, if what comes before it is short: start is the text's. */
+static enum tool_beginning take_near_name(struct piece *text, const char *start,
+                                          enum tool_beginning before, const json_t *tools,
+                                          const char *end) {
+    if (text->at - start > MOST_BEFORE_NAME) return TOOL_BEGINS_NOT;
+    return before == TOOL_BEGINS ? take_name(text, tools, end) : before;
+}
+
 static enum tool_beginning look_for_name(struct tool_bare *bare, const json_t *tools,
                                          struct piece text) {
     static const char *const words[] = {"{", "\"name\"", ":", "\""};
@@ -71,7 +83,7 @@ static enum tool_beginning look_for_name(struct tool_bare *bare, const json_t *t
     bare->n_skipped = bare->n_seen = (size_t)(text.at - start);
     if (is == TOOL_BEGINS && begins(text, "[")) text = behind(text, text.at + 1);
     if (is == TOOL_BEGINS) is = take_words(&text, words, 4);
-    return is == TOOL_BEGINS ? take_name(&text, tools, "\"") : is;
+    return take_near_name(&text, start, is, tools, "\"");
 }
 
 static enum tool_beginning look_for_element(struct tool_bare *bare,
@@ -81,7 +93,7 @@ static enum tool_beginning look_for_element(struct tool_bare *bare,
     text = skip_space(text);
     bare->n_skipped = bare->n_seen = (size_t)(text.at - start);
     const enum tool_beginning is = take(&text, elements->call_begin);
-    return is == TOOL_BEGINS ? take_name(&text, tools, elements->key_end) : is;
+    return take_near_name(&text, start, is, tools, elements->key_end);
 }
 
 /* Looks at the first words; nothing else is done before they name a tool. */

@@ -115,6 +115,12 @@ static struct piece held_of(const struct tool_split *split) {
     return (struct piece){split->held.data, split->held.length};
 }
 
+/* Drops white space right behind a call, which is no answer. */
+static void drop_space(struct tool_split *split) {
+    const struct piece held = held_of(split), rest = skip_space(held);
+    if (rest.n < held.n) drop_held(split, held.n - rest.n);
+}
+
 /* Drops what closes a call without marks.  Returns false if it may come yet. */
 static bool drop_closing(struct tool_split *split) {
     const struct piece held = held_of(split), text = skip_space(held);
@@ -133,6 +139,7 @@ static bool drop_closing(struct tool_split *split) {
 static enum tool_beginning look_for_bare(struct tool_split *split, const struct buffer *answer) {
     size_t n = 0;
     if (!split->strings || (split->has_text && !split->follows_call)) return TOOL_BEGINS_NOT;
+    if (split->follows_call) drop_space(split);
     if (!drop_closing(split)) return TOOL_MAY_BEGIN;
     struct tool_bare *bare = &split->bare;
     const struct piece held = held_of(split);
