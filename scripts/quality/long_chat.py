@@ -11,14 +11,16 @@ a question about a line some way back; the answer stays in the text.
     full           everything is kept, until the text has the model's context
     streaming/N    the 4 first and the N - 4 newest tokens are kept; the server goes on from the
                    state of the last round and reads what is new
+    streaming/N/S  the same with the S first tokens; 0 leaves the sinks out
     window/N       recomputation: the prompt is the last N tokens, which are read anew every round
 
 The text is sent as token ids, which are made once, round by round: the server has to read the
 numbers, but not to tokenize them again.  An answer comes back as text, and is tokenized with the
 next round's.
 
-Two cases in which the figures must be bad: a line that is farther back than the budget is not
-found; with --without every round has a cache_salt of its own, so that nothing is cached, and rounds
+Three cases in which the figures must be bad: a line that is farther back than the budget is not
+found; without sinks a model that leans on them answers nothing right once its first tokens are
+evicted; with --without every round has a cache_salt of its own, so that nothing is cached, and rounds
 take longer with the text.
 
 Needs nothing but Python.  Prints CSV for every --bucket tokens of text and every distance: rounds,
@@ -75,13 +77,16 @@ class Round:
 
 
 def read_config(text):
-    kind, _, size = text.partition("/")
+    kind, *sizes = text.split("/")
+    sizes = [int(size) for size in sizes]
     if text == "full":
         return Config(text, {"type": "full"})
-    if kind == "window" and int(size) > 1:
-        return Config(text, {"type": "full"}, window=int(size))
-    if kind == "streaming" and int(size) > SINKS:
-        return Config(text, {"type": "streaming", "sink": SINKS, "recent": int(size) - SINKS})
+    if kind == "window" and len(sizes) == 1 and sizes[0] > 1:
+        return Config(text, {"type": "full"}, window=sizes[0])
+    if kind == "streaming" and len(sizes) in (1, 2):
+        size, sinks = (*sizes, SINKS)[:2]
+        if 0 <= sinks < size:
+            return Config(text, {"type": "streaming", "sink": sinks, "recent": size - sinks})
     raise ValueError(text)
 
 

@@ -2,14 +2,16 @@
 """Compares quire on three real pretrained models (scripts/fixtures/real_models.py) with transformers, with
 their own files, and with figures that were taken before.
 
-    scripts/quality/real_models.py MODELS [--quire build/quire] [--models smollm2,gemma3,qwen2.5-coder] [--quick | --tokens]
+    scripts/quality/real_models.py MODELS [--quire build/quire] [--models smollm2,gemma3,qwen2.5-coder]
+        [--formats q6_k,iq4_nl,iq4_xs,mxfp4,fp8] [--quick | --tokens | --only-formats]
 
 Each model is served twice: as a directory of bf16 weights, and as the GGUF file that it was made of.
 
 1. Tokens: of 200 texts that hurt (hard_texts.py) and 100 of books, those of the tokenizers library; of
    Gemma also those of a plain implementation of the definition, read from the GGUF file.
 2. Log-probabilities of a prompt, and 64 greedy tokens behind its first 100: transformers' in float32, on
-   the same bf16 weights.  The GGUF file is served with --dtype float32 for that.
+   the same bf16 weights.  The GGUF file is served with --dtype float32 for that.  Of the directory also
+   log-probabilities behind thousands of tokens.
 3. The GGUF file as it is served by default, with activations of 8 bits: how far these log-probabilities
    are from transformers' in the mean.
 4. The same of llama.cpp on the GGUF file, by the package xllamacpp, which has it built.  It quantises
@@ -17,9 +19,12 @@ Each model is served twice: as a directory of bf16 weights, and as the GGUF file
    Without the package this is not compared, and a line says so.
 5. Tool calls, of a model that makes them: what is asked for is called, with its arguments.
 6. Perplexity of held-out text under the KV policies, of the directory: the table below.
+7. Other formats as whole files, 2 to 4 again: types of GGUF, in which llama.cpp's library has written the
+   layers (scripts/fixtures/requantise.py), and fp8 as `quire quantize` writes it, which llama.cpp cannot read.
 
 Prints a line for each comparison, CSV for the table, and `N passed, M failed`.  --quick leaves the table
-to its first rows; --tokens leaves all but the first comparison out, and needs no torch."""
+to its first rows and the formats out; --tokens leaves all but the first comparison out, and needs no torch;
+--only-formats leaves all but the last out."""
 import argparse
 import json
 import math
@@ -36,13 +41,19 @@ import urllib.request
 from hard_texts import HARD_TEXTS
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts/load"))
+sys.path[:0] = [str(ROOT / "scripts/load"), str(ROOT / "scripts/fixtures")]
 
 from ports import free_port  # noqa: E402  (the path comes first)
+
+try:
+    from requantise import requantise
+except ImportError:  # without gguf, or a library of llama.cpp for this machine
+    requantise = None
 
 BOOKS = ROOT / "models/quire-31m/eval/held_out.txt"
 START = 300_000  # the character that the perplexity's text begins at
 GREEDY = 64
+LONG, LAST = 8000, 256  # tokens of a long prompt, and how many of them are compared
 CLOSE = 1e-3     # of log-probabilities, in nats: float32 sums in another order
 WITHIN = 0.02    # of the table's perplexities
 ROUNDED_MEAN = 0.1  # nats by which activations of 8 bits move a token's log-probability
@@ -239,6 +250,20 @@ def check_numbers(quire, judge, name, model, text):
                 f"{name}: {GREEDY} greedy tokens are transformers'")
 
 
+def check_long(quire, judge, name, model, text):
+    """Behind thousands of tokens, where a wrong angle or window shows."""
+    import torch
+    ids = quire.tokens(text, True)[:LONG]
+    with torch.no_grad():
+        logits = model(torch.tensor([ids]), logits_to_keep=LAST).logits[0, :-1]
+    expected = torch.log_softmax(logits.double(), -1)
+    found = quire.score(ids)[0][-len(expected):]
+    most = max(abs(x - row[token].item()) for x, row, token in zip(found, expected, ids[-len(expected):]))
+    judge.check(len(ids) == LONG and most < CLOSE,
+                f"{name}: log-probabilities of the last {len(found)} of {len(ids)} tokens differ from "
+                f"transformers' by {most:.1e} at most")
+
+
 def llama_tokens(file, ids):
     """llama.cpp's greedy tokens behind the prompt, and their log-probabilities; None: it is absent."""
     try:
@@ -292,11 +317,13 @@ CALLS = {"qwen2.5-coder": [
     ("Read src/main.c and tell me what it does.", "read_file", {"path": "src/main.c"})]}
 
 
+AGENT = {"role": "system", "content": "You are a coding agent. Use the tools."}
+
+
 def check_calls(quire, judge, name):
-    system = {"role": "system", "content": "You are a coding agent. Use the tools."}
     for question, function, arguments in CALLS.get(name, []):
         choice = quire.post("/v1/chat/completions", {
-            "messages": [system, {"role": "user", "content": question}], "tools": TOOLS, "temperature": 0,
+            "messages": [AGENT, {"role": "user", "content": question}], "tools": TOOLS, "temperature": 0,
             "max_tokens": 200})["choices"][0]
         made = [(call["function"]["name"], json.loads(call["function"]["arguments"]))
                 for call in choice["message"].get("tool_calls") or []]
@@ -325,13 +352,73 @@ def load(directory):
     return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
 
 
+def load_gguf(file):
+    """The file's model.  Matrices are rounded to bf16, as quire unpacks them under --dtype float32."""
+    import torch
+    from transformers import AutoModelForCausalLM, GgufConfig
+    model = AutoModelForCausalLM.from_pretrained(
+        file.parent, gguf_file=file.name, quantization_config=GgufConfig(dequantize=True),
+        dtype=torch.float32).eval()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.data = parameter.data.to(torch.bfloat16).float()
+    return model
+
+
+def load_fp8(directory, written):
+    """The directory's model, with what the codes and scales of another directory are worth."""
+    import torch
+    from safetensors.torch import load_file
+    model = load(directory)
+    tensors = {name: x for file in written.glob("*.safetensors") for name, x in load_file(file).items()}
+    scaled = [name for name in tensors if name + "_scale" in tensors]
+    with torch.no_grad():
+        for name in scaled:
+            model.get_parameter(name).copy_(tensors[name].float() * tensors[name + "_scale"].float())
+    if not scaled:
+        sys.exit(f"{written} has no quantised weight")
+    return model
+
+
+def check_format(args, judge, name, kind, work, text):
+    """Comparisons 2 to 4 of one format."""
+    directory, file = args.folder / name, args.folder / f"{name}.gguf"
+    if kind == "fp8":
+        written = work / kind
+        subprocess.run([args.quire, "quantize", directory, "--to", kind, "--out", written], check=True,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        # The CPU does not round the inputs of FP8.
+        with Quire(args.quire, written) as quire:
+            check_numbers(quire, judge, f"{name}, {kind}", load_fp8(directory, written), text)
+        return
+    written = work / f"{kind}.gguf"
+    requantise(file, kind, written)
+    model = load_gguf(written)
+    with Quire(args.quire, written, "--dtype", "float32") as quire:
+        check_numbers(quire, judge, f"{name}, {kind}", model, text)
+    with Quire(args.quire, written) as quire:
+        check_rounded(quire, judge, f"{name}, {kind}", model, text)
+        check_llama(quire, judge, f"{name}, {kind}", written, text)
+
+
+def check_formats(args, judge, name, text):
+    for kind in filter(None, args.formats.split(",")):
+        if kind != "fp8" and not requantise:
+            print(f"NOT COMPARED  {name}, {kind}: pip install xllamacpp", flush=True)
+            continue
+        with tempfile.TemporaryDirectory(dir=args.folder) as work:
+            check_format(args, judge, name, kind, pathlib.Path(work), text)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("folder", type=pathlib.Path, help="what real_models.py has made")
     parser.add_argument("--quire", default=str(ROOT / "build/quire"))
     parser.add_argument("--models", default=",".join(TABLES))
+    parser.add_argument("--formats", default="q6_k,iq4_nl,iq4_xs,mxfp4,fp8")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--tokens", action="store_true")
+    parser.add_argument("--only-formats", action="store_true")
     args = parser.parse_args()
     judge = Judge()
     books = BOOKS.read_text(encoding="utf-8")
@@ -343,18 +430,25 @@ def main():
                 with Quire(args.quire, served) as quire:
                     check_tokens(quire, judge, served.name, directory, file, texts)
             continue
-        model = load(directory)
         prompt = books[START:START + 3000]
+        if args.only_formats:
+            check_formats(args, judge, name, prompt)
+            continue
+        model = load(directory)
         for served, arguments in ((directory, ()), (file, ("--dtype", "float32"))):
             with Quire(args.quire, served, *arguments) as quire:
                 check_tokens(quire, judge, served.name, directory, file, texts)
                 check_numbers(quire, judge, served.name, model, prompt)
                 if served is directory:
+                    if not args.quick:
+                        check_long(quire, judge, name, model, books[START:START + 60_000])
                     check_table(quire, judge, name, books[START:START + 60_000], args.quick)
         with Quire(args.quire, file) as quire:
             check_rounded(quire, judge, file.name, model, prompt)
             check_calls(quire, judge, name)
             check_llama(quire, judge, file.name, file, prompt)
+        if not args.quick:
+            check_formats(args, judge, name, prompt)
     print(f"{judge.passed} passed, {judge.failed} failed")
     return 1 if judge.failed else 0
 

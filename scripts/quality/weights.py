@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What weights of fewer bits cost: perplexity, the distribution's tail, calls, JSON and tasks.
 
-    scripts/quality/weights.py MODEL --out DIR [--to fp8,int8,int4,q8_0,q4_0,q4_k] \\
+    scripts/quality/weights.py MODEL --out DIR [--to fp8,int8,int4,q8_0,q5_0,q4_0,q4_k] \\
         [--quire build/quire] [--serve '--device cuda'] [--tasks kv,people,sections]
 
 MODEL is a folder with weights of 16 bits, which is the first row.  `quire quantize` writes each other
@@ -15,6 +15,7 @@ same         tokens of which both have the same most probable one
 json, calls  greedy lines behind four examples: an object of a sentence, and one of three functions
              with its arguments.  All of it must be right
 tools        calls of a tool in a chat; empty where the chat template has no tools
+chosen       calls of one of four tools in a chat, with its arguments
 tasks        the average score of scripts/quality/eval.py's tasks
 
 Prints CSV, a line for each format.  --quick is two windows and ten lines, to see that it works."""
@@ -34,9 +35,9 @@ import urllib.error
 
 import numpy
 
-from real_models import BOOKS, ROOT, Quire
+from real_models import AGENT, BOOKS, ROOT, TOOLS, Quire
 
-FORMATS = "fp8,int8,int4,q8_0,q4_0,q4_k"
+FORMATS = "fp8,int8,int4,q8_0,q5_0,q4_0,q4_k"
 FOLDERS = {"fp8", "int8", "int4"}
 FIRST, TOP = 64, 20
 NAMES = ("Mara Ivo Nadia Pavel Rosa Tomas Yusuf Ingrid Bela Chloe Dario Emil Farah Goran Hanna Jonas "
@@ -110,22 +111,47 @@ def lines(server, rng, n, examples):
         return sum(pool.map(ask, rng.sample(n, len(n)))) / len(n)
 
 
+def calls_of(server, question, offered, system=()):
+    """The calls that answer a question, [(name, arguments)]; None: the chat template has no tools."""
+    try:
+        answer = server.post("/v1/chat/completions", {
+            "messages": [*system, {"role": "user", "content": question}], "tools": offered,
+            "temperature": 0, "max_tokens": 96})
+    except urllib.error.HTTPError:
+        return None
+    made = [call["function"] for call in answer["choices"][0]["message"].get("tool_calls") or []]
+    try:
+        return [(call["name"], json.loads(call["arguments"])) for call in made]
+    except ValueError:
+        return []
+
+
+def share_of_calls(ask, cases):
+    """cases: [(question, the call that is right)]."""
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda case: ask(case[0]), cases))
+    if None in found:
+        return None
+    return sum(made == [right] for made, (_, right) in zip(found, cases)) / len(cases)
+
+
 def tools(server, n):
-    """The share of right calls of a tool in a chat; None: the model's template has no tools."""
-    def ask(city):
-        try:
-            answer = server.post("/v1/chat/completions", {
-                "messages": [{"role": "user", "content": f"What is the weather in {city}?"}],
-                "tools": [TOOL], "temperature": 0, "max_tokens": 64})
-        except urllib.error.HTTPError:
-            return None
-        calls = answer["choices"][0]["message"].get("tool_calls") or [{"function": {"arguments": "{}"}}]
-        try:
-            return json.loads(calls[0]["function"]["arguments"]) == {"city": city}
-        except ValueError:
-            return False
-    found = [ask(city) for city in (CITIES * 4)[:n]]
-    return None if None in found else sum(found) / n
+    """The share of right calls of a tool in a chat."""
+    return share_of_calls(lambda question: calls_of(server, question, [TOOL]),
+                          [(f"What is the weather in {city}?", ("get_weather", {"city": city}))
+                           for city in (CITIES * 4)[:n]])
+
+
+def chosen(server, rng, n):
+    """The share of right calls where the model also chooses one of four tools."""
+    def case(i):
+        a, b, city, word = rng.randint(2, 999), rng.randint(2, 999), rng.choice(CITIES), rng.choice(NAMES).lower()
+        return [(f"What is the weather in {city}?", ("get_weather", {"city": city})),
+                (f"What is {a} + {b}? Use the tool.", ("add", {"a": a, "b": b})),
+                (f"Read src/{word}.c and tell me what it does.", ("read_file", {"path": f"src/{word}.c"})),
+                (f"Run the command `make {word}`.", ("run_command", {"command": f"make {word}"}))][i % 4]
+    return share_of_calls(lambda question: calls_of(server, question, TOOLS, [AGENT]),
+                          [case(i) for i in range(n)])
 
 
 def tasks(server, a, name):
@@ -182,7 +208,7 @@ def measure(a, name, state):
         row = [name, loss, shown(math.exp(-sum(values) / len(values)), 3), len(values),
                shown(apart[0], 6), shown(apart[1], 4), shown(apart[2], 4),
                *(shown(x, 3) for x in right), shown(tools(server, a.lines), 3),
-               shown(tasks(server, a, name), 3)]
+               shown(chosen(server, rng, a.lines), 3), shown(tasks(server, a, name), 3)]
     return [*row, f"{time.monotonic() - began:.0f}"]
 
 
@@ -208,7 +234,7 @@ def main():
     a.out.mkdir(parents=True, exist_ok=True)
     out, state = csv.writer(sys.stdout, lineterminator="\n"), {}
     out.writerow(["weights", "error", "perplexity", "tokens", "divergence", "divergence_999", "same",
-                  "json", "calls", "tools", "tasks", "seconds"])
+                  "json", "calls", "tools", "chosen", "tasks", "seconds"])
     for name in ["bf16", *a.to.split(",")]:
         out.writerow(measure(a, name, state))
         sys.stdout.flush()

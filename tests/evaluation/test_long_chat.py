@@ -56,6 +56,18 @@ def test_a_line_of_the_same_round_is_no_question(quire):
     rows_of(quire, "--step", 20, "--distances", 20, expect=2)
 
 
+@pytest.mark.parametrize("config", ["streaming/4", "streaming/64/64", "streaming/64/4/4", "window/1", "full/8"])
+def test_a_configuration_that_means_nothing_is_refused(quire, config):
+    rows_of(quire, "--configs", config, expect=2)
+
+
+def test_a_window_may_have_no_sinks(quire):
+    """quire-31m does not need them within its context, so the near line is found all the same."""
+    config = f"streaming/{BUDGET}/0"
+    rows, _ = rows_of(quire, "--tokens", 1500, "--distances", "20,60", "--configs", config)
+    assert rows[config, "all", 20]["right"] != "0" and rows[config, "all", 60]["right"] == "0"
+
+
 def test_questions_take_turns_with_their_distances():
     stream, lines = Stream(1, 0, step=5, distances=(8, 30)), []
     for turn in range(6):
