@@ -41,7 +41,7 @@ import urllib.request
 from hard_texts import HARD_TEXTS
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "scripts/load"), str(ROOT / "scripts/fixtures")]
+sys.path += [str(ROOT / "scripts/load"), str(ROOT / "scripts/fixtures")]
 
 from ports import free_port  # noqa: E402  (the path comes first)
 
@@ -353,16 +353,15 @@ def load(directory):
 
 
 def load_gguf(file):
-    """The file's model.  Matrices are rounded to bf16, as quire unpacks them under --dtype float32."""
+    """The file's model, rounded as quire unpacks it under --dtype float32."""
     import torch
     from transformers import AutoModelForCausalLM, GgufConfig
+    from unpacked import round_multiplied
     model = AutoModelForCausalLM.from_pretrained(
         file.parent, gguf_file=file.name, quantization_config=GgufConfig(dequantize=True),
         dtype=torch.float32).eval()
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            parameter.data = parameter.data.to(torch.bfloat16).float()
-    return model
+    round_multiplied(model, torch.bfloat16)
+    return model.float()
 
 
 def load_fp8(directory, written):
