@@ -122,8 +122,14 @@ int request_read_ignored(struct request_reading *r, const struct request_field *
 
 int request_keep(struct request_reading *r, const struct request_field *field,
                  const json_t *value) {
-    *(const json_t **)((char *)r->own + field->offset) = value;
+    request_keep_any(r, field, value);
     return request_read_ignored(r, field, value);
+}
+
+int request_keep_any(struct request_reading *r, const struct request_field *field,
+                     const json_t *value) {
+    *(const json_t **)((char *)r->own + field->offset) = value;
+    return 0;
 }
 
 int request_read_max_tokens(struct request_reading *r, const struct request_field *field,

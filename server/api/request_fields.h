@@ -94,6 +94,9 @@ int request_read_ignored(struct request_reading *r, const struct request_field *
 /* Checks the type likewise, and keeps the value, borrowed from the body, in a const json_t * of
  * r->own. */
 int request_keep(struct request_reading *r, const struct request_field *field, const json_t *value);
+/* Keeps a value of any type likewise: it is read, and its type checked, with others. */
+int request_keep_any(struct request_reading *r, const struct request_field *field,
+                     const json_t *value);
 /* Refuses members that ask for something quire cannot do.  Nothing is asked for by false, by what
  * is empty, and, where the field's `high` is not 0, by the number `low`. */
 int request_read_refused(struct request_reading *r, const struct request_field *field,

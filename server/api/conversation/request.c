@@ -128,13 +128,6 @@ const struct request_table chat_template_table = REQUEST_TABLE(template_fields);
 
 /* ---- members ---- */
 
-static int read_messages(struct request_reading *r, const struct request_field *field,
-                         const json_t *value) {
-    (void)field;
-    own(r)->messages = value; /* read with the template's rules */
-    return 0;
-}
-
 static int read_logprobs(struct request_reading *r, const struct request_field *field,
                          const json_t *value) {
     return request_read_flag(r, field, value, &own(r)->logprobs);
@@ -197,7 +190,7 @@ static int read_web_search(struct request_reading *r, const struct request_field
 /* max_completion_tokens comes after max_tokens, its older name, so it wins when a client sends
  * both. */
 static const struct request_field fields[] = {
-    {"messages", "object[+]", read_messages, 0, 0, 0,
+    {"messages", "object[+]", request_keep_any, offsetof(struct chat_reading, messages), 0, 0,
      "The conversation: role and content of each message."},
     {"max_tokens", "integer", request_read_max_tokens, AT(max_tokens), REQUEST_ALL_TOKENS,
      INT32_MAX, "The older name of max_completion_tokens."},

@@ -30,13 +30,6 @@ static int read_messages(struct request_reading *r, const struct request_field *
     return json_is_array(value) ? 0 : request_refuse(r, field, "must be an array of messages");
 }
 
-static int read_system(struct request_reading *r, const struct request_field *field,
-                       const json_t *value) {
-    (void)field;
-    own(r)->system = value; /* read with the messages */
-    return 0;
-}
-
 /* Reads the most tokens of an answer.  An answer also ends where the context does, which is no
  * error in this API. */
 static int read_max_tokens(struct request_reading *r, const struct request_field *field,
@@ -63,24 +56,17 @@ static int read_servers(struct request_reading *r, const struct request_field *f
     return 0;
 }
 
-/* Keeps the choice, which is read as that of a chat. */
-static int read_choice(struct request_reading *r, const struct request_field *field,
-                       const json_t *value) {
-    (void)field;
-    own(r)->choice = value;
-    return 0;
-}
-
 static const struct request_field fields[] = {
     {"messages", "object[+]", read_messages, 0, 0, 0,
      "The conversation: role and content of each message."},
     {"max_tokens", "integer", read_max_tokens, offsetof(struct completion_request, max_tokens), 0,
      INT32_MAX, "Most tokens of an answer; required."},
-    {"system", "string|object[]", read_system, 0, 0, 0, "What stands before the conversation."},
+    {"system", "string|object[]", request_keep_any, offsetof(struct messages_reading, system), 0, 0,
+     "What stands before the conversation."},
     {"stop_sequences", "string[]", read_stops, 0, 0, 0, "Up to 16 strings that end the text."},
     {"tools", "object[]", request_keep, offsetof(struct messages_reading, tools), 0, 0,
      "Functions that the model may call."},
-    {"tool_choice", "object", read_choice, 0, 0, 0,
+    {"tool_choice", "object", request_keep_any, offsetof(struct messages_reading, choice), 0, 0,
      "Whether the model may call them: the type auto or none."},
     {"metadata", "object", request_read_ignored, 0, 0, 0, "Ignored."},
     {"service_tier", "string", request_read_ignored, 0, 0, 0, "Ignored."},

@@ -28,21 +28,6 @@ static struct responses_reading *own(struct request_reading *r) {
 
 /* ---- members ---- */
 
-static int read_input(struct request_reading *r, const struct request_field *field,
-                      const json_t *value) {
-    (void)field;
-    own(r)->input = value; /* read item by item */
-    return 0;
-}
-
-/* Keeps the choice, which is read as that of a chat. */
-static int read_choice(struct request_reading *r, const struct request_field *field,
-                       const json_t *value) {
-    (void)field;
-    own(r)->choice = value;
-    return 0;
-}
-
 static int read_parallel(struct request_reading *r, const struct request_field *field,
                          const json_t *value) {
     bool parallel = true;
@@ -116,7 +101,7 @@ static int read_ignored_count(struct request_reading *r, const struct request_fi
 #define AT(member) offsetof(struct completion_request, member)
 
 static const struct request_field fields[] = {
-    {"input", "string|object[+]", read_input, 0, 0, 0,
+    {"input", "string|object[+]", request_keep_any, offsetof(struct responses_reading, input), 0, 0,
      "The conversation: a text of the user, or items."},
     {"instructions", "string", request_keep, offsetof(struct responses_reading, instructions), 0, 0,
      "A message of the system before the conversation."},
@@ -124,7 +109,8 @@ static const struct request_field fields[] = {
      INT32_MAX, "Most tokens of an answer."},
     {"tools", "object[]", request_keep, offsetof(struct responses_reading, tools), 0, 0,
      "Functions that the model may call, also in namespaces, and custom tools, which take a text."},
-    {"tool_choice", "'none'|'auto'|'required'|object", read_choice, 0, 0, 0,
+    {"tool_choice", "'none'|'auto'|'required'|object", request_keep_any,
+     offsetof(struct responses_reading, choice), 0, 0,
      "Whether the model may call them: auto or none."},
     {"parallel_tool_calls", "boolean", read_parallel, 0, 0, 0, "Several calls may be answered."},
     {"include", "string[]", read_include, 0, 0, 0,
