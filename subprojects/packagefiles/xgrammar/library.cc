@@ -9,7 +9,6 @@
 #include "cpp/grammar_builder.cc"
 #include "cpp/grammar_functor.cc"
 #include "cpp/grammar_parser.cc"
-#include "cpp/grammar_printer.cc"
 #include "cpp/json_schema_converter.cc"
 #include "cpp/regex_converter.cc"
 #include "cpp/structural_tag.cc"
