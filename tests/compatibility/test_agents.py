@@ -35,6 +35,29 @@ def test_streams(model, said):
     assert "".join(done.stream_text(delta=True, debounce_by=None)) == said
 
 
+@pytest.mark.parametrize("model", ["responses"], indirect=True)
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
+def test_a_conversation_is_left_on_the_server(server, model, streamed):
+    """Only what is new is sent, with the id of the response before; the prompt is that of the whole."""
+    def converse(settings):
+        agent, history, counts, texts = Agent(model, model_settings={**SETTINGS, **settings}), None, [], []
+        for text in (HELLO, "And at night?", "And in spring?"):
+            if streamed:
+                done = agent.run_stream_sync(text, message_history=history)
+                texts.append("".join(done.stream_text(delta=True, debounce_by=None)))
+            else:
+                done = agent.run_sync(text, message_history=history)
+                texts.append(done.output)
+            history = done.all_messages()
+            counts.append(done.usage.input_tokens)
+        return texts, counts
+
+    before = server.metrics()["quire_responses_store_hits_total"]
+    kept = converse({"openai_previous_response_id": "auto"})
+    assert server.metrics()["quire_responses_store_hits_total"] == before + 2
+    assert kept == converse({}) and sorted(set(kept[1])) == kept[1]
+
+
 @pytest.mark.parametrize("model,wanted", [("chat", NativeOutput(City)), ("chat", ToolOutput(City)),
                                           ("responses", NativeOutput(City)), ("responses", ToolOutput(City))],
                          indirect=["model"], ids=["chat-schema", "chat-tool", "responses-schema", "responses-tool"])

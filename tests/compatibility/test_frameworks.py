@@ -48,6 +48,30 @@ def test_langchain_tools(server, kind):
     assert isinstance(answer, AIMessage)
 
 
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
+def test_langchain_leaves_conversations_on_the_server(server, streamed):
+    def converse(**fields):
+        model = ChatOpenAI(model=MODEL, base_url=f"{server.url}/v1", api_key="secret", temperature=0,
+                           max_tokens=100, max_retries=0, use_responses_api=True, **fields)
+        model = model.bind_tools([look], tool_choice="look")
+        messages, counts = [HumanMessage("Look at the sea")], []
+        for _ in range(2):
+            if streamed:
+                first, *rest = model.stream(messages)
+                answer = sum(rest, first)
+            else:
+                answer = model.invoke(messages)
+            counts.append(answer.usage_metadata["input_tokens"])
+            call = answer.tool_calls[0]
+            messages += [answer, ToolMessage("It is blue.", tool_call_id=call["id"])]
+        return counts
+
+    before = server.metrics()["quire_responses_store_hits_total"]
+    kept = converse(use_previous_response_id=True)
+    assert server.metrics()["quire_responses_store_hits_total"] == before + 1
+    assert kept == converse() and kept[1] > kept[0]
+
+
 # ---- LlamaIndex ----
 
 def test_llama_index(server, said):
