@@ -60,7 +60,7 @@ enum key_use {
     USE_RECURRENT, /* the same: is it recurrent? */
     USE_ROPE,      /* a member of the rotary settings */
     USE_COUNT,     /* a member, unless it is 0 */
-    USE_OWN,       /* it is read elsewhere in this file */
+    USE_OWN,       /* it is read by itself */
     USE_ZERO,      /* it must be 0: what it counts is not supported */
     USE_NONE       /* it changes nothing */
 };
