@@ -33,6 +33,7 @@ struct reading {
     const json_t **refs; /* [n_refs]: schemas that refer to others */
     uint16_t *marks;     /* [n_seen]: the round in which leads_to_values() met one, or LEADS */
     unsigned n_seen, n_refs, n_nodes;
+    unsigned n_looks; /* of types_of(), at schemas and values */
     struct error *err;
 };
 
@@ -198,7 +199,8 @@ static const json_t *target_of(const struct reading *r, const json_t *schema) {
     return at;
 }
 
-enum { ALL_TYPES = (1 << N_TYPES) - 1, MAX_TYPE_DEPTH = 16 };
+/* MAX_LOOKS: references lead to a schema in many ways, whose number may grow with a power. */
+enum { ALL_TYPES = (1 << N_TYPES) - 1, MAX_TYPE_DEPTH = 16, MAX_LOOKS = 16 * SCHEMA_MAX_NODES };
 
 /* Returns the types that the name of one type stands for, a bit for each: an integer is a
  * number. */
@@ -209,8 +211,9 @@ static unsigned bits_of(const struct type *type) {
 }
 
 /* Returns the types that a value may have, a bit for each. */
-static unsigned types_of_value(const json_t *value) {
+static unsigned types_of_value(struct reading *r, const json_t *value) {
     unsigned bits = 0;
+    if (++r->n_looks > MAX_LOOKS) return ALL_TYPES;
     for (int i = 0; i < N_TYPES; i++) {
         json_t *name = json_string(types[i].name);
         if (!name || allows(name, value)) bits |= bits_of(&types[i]);
@@ -220,16 +223,17 @@ static unsigned types_of_value(const json_t *value) {
 }
 
 /* Returns the types that a schema allows, a bit for each; more where that is not known. */
-static unsigned types_of(const struct reading *r, const json_t *schema, unsigned depth) {
+static unsigned types_of(struct reading *r, const json_t *schema, unsigned depth) {
     const json_t *type = json_object_get(schema, "type"), *list = json_object_get(schema, "enum");
-    const json_t *any = json_object_get(schema, "anyOf");
+    const json_t *any = json_object_get(schema, "anyOf"), *one = json_object_get(schema, "const");
     unsigned bits = 0;
-    if (depth > MAX_TYPE_DEPTH || !json_is_object(schema)) return ALL_TYPES;
+    if (depth > MAX_TYPE_DEPTH || !json_is_object(schema) || ++r->n_looks > MAX_LOOKS)
+        return ALL_TYPES;
     if (json_object_get(schema, "$ref")) return types_of(r, target_of(r, schema), depth + 1);
-    if (json_object_get(schema, "const")) return types_of_value(json_object_get(schema, "const"));
-    for (size_t i = 0; i < json_array_size(list); i++)
-        bits |= types_of_value(json_array_get(list, i));
-    for (size_t i = 0; i < json_array_size(any); i++)
+    if (one) return types_of_value(r, one);
+    for (size_t i = 0; i < json_array_size(list) && bits != ALL_TYPES; i++)
+        bits |= types_of_value(r, json_array_get(list, i));
+    for (size_t i = 0; i < json_array_size(any) && bits != ALL_TYPES; i++)
         bits |= types_of(r, json_array_get(any, i), depth + 1);
     if (list || any) return bits;
     for (size_t i = 0; i < json_array_size(type); i++)

@@ -137,6 +137,28 @@ TEST(deep_and_wide_schemas_are_refused) {
     json_decref(wide);
 }
 
+/* 40 references to each of seven schemas, one behind the other, are 40 to the seventh ways. */
+TEST(many_ways_to_a_schema_are_not_all_gone) {
+    enum { N_STEPS = 7, N_WAYS = 40 };
+    struct error err = {0};
+    json_t *schemas = json_pack("{s:{s:s}}", "a7", "type", "string"), *out = NULL;
+    for (int i = 0; i < N_STEPS; i++) {
+        char name[8], to[16];
+        json_t *ways = json_array();
+        snprintf(name, sizeof(name), "a%d", i);
+        snprintf(to, sizeof(to), "#/$defs/a%d", i + 1);
+        for (int k = 0; k < N_WAYS; k++)
+            json_array_append_new(ways, json_pack("{s:s}", "$ref", to));
+        json_object_set_new(schemas, name, json_pack("{s:o}", "anyOf", ways));
+    }
+    json_t *schema = json_pack("{s:[{s:s}, {s:s}], s:o}", "oneOf", "$ref", "#/$defs/a0", "type",
+                               "null", "$defs", schemas);
+    assert_int_equal(schema_prepare(&out, schema, &err), 0);
+    assert_non_null(json_object_get(out, "oneOf")); /* not known to be of two types */
+    json_decref(out);
+    json_decref(schema);
+}
+
 TEST(the_cache_keeps_what_was_used_last) {
     struct error err = {0};
     if (!grammar_is_available()) skip();
