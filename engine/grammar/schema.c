@@ -597,19 +597,33 @@ static int read_typed(struct reading *r, json_t *schema, const struct place *at)
     return rc || !has_group(type, OF_OBJECT) ? rc : read_object(r, schema, at);
 }
 
-/* Reads const or enum: drops values that `type` does not allow, and then `type`. */
+/* Drops values of an enum that `type` does not allow. */
+static int drop_values(struct reading *r, json_t *schema, const json_t *type) {
+    const json_t *values = json_object_get(schema, "enum");
+    json_t *kept = json_array();
+    bool failed = !kept;
+    for (size_t i = 0; i < json_array_size(values) && !failed; i++) {
+        json_t *value = json_array_get(values, i);
+        if (allows(type, value)) failed = json_array_append(kept, value) < 0;
+    }
+    failed |= json_object_set(schema, "enum", kept) < 0;
+    json_decref(kept);
+    return failed ? no_memory(r) : 0;
+}
+
+/* Reads const or enum, whose values then say what `type` has said. */
 static int read_values(struct reading *r, json_t *schema, const struct place *at) {
     const json_t *type = json_object_get(schema, "type"), *value = json_object_get(schema, "const");
-    json_t *values = json_object_get(schema, "enum");
     int rc = type ? choose_type(r, schema, at) : 0;
     if (rc) return rc;
     if (value && !allows(type, value)) return refuse(r, at, "const", "is not of the type");
-    if (!value && !json_is_array(values)) return refuse(r, at, "enum", "must be an array");
-    for (size_t i = json_array_size(values); i-- > 0;)
-        if (!allows(type, json_array_get(values, i))) json_array_remove(values, i);
-    if (!value && json_array_size(values) == 0)
-        return refuse(r, at, "enum", "has no value of the type");
-    r->n_nodes += (unsigned)json_array_size(values);
+    if (!value && !json_is_array(json_object_get(schema, "enum")))
+        return refuse(r, at, "enum", "must be an array");
+    rc = value ? 0 : drop_values(r, schema, type);
+    if (rc) return rc;
+    const size_t n = json_array_size(json_object_get(schema, "enum"));
+    if (!value && n == 0) return refuse(r, at, "enum", "has no value of the type");
+    r->n_nodes += (unsigned)n;
     json_object_del(schema, "type");
     return 0;
 }

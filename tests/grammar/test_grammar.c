@@ -137,6 +137,22 @@ TEST(deep_and_wide_schemas_are_refused) {
     json_decref(wide);
 }
 
+/* Each value costs one look, also where many of the wrong type stand among others. */
+TEST(values_of_another_type_are_dropped) {
+    enum { N_VALUES = 400000 };
+    struct error err = {0};
+    json_t *values = json_array(), *out = NULL;
+    for (int i = 0; i < N_VALUES; i++)
+        json_array_append_new(values, i % 2 ? json_string("a") : json_integer(1));
+    json_t *schema = json_pack("{s:s, s:o}", "type", "string", "enum", values);
+    assert_int_equal(schema_prepare(&out, schema, &err), 0);
+    const json_t *kept = json_object_get(out, "enum");
+    assert_int_equal(json_array_size(kept), N_VALUES / 2);
+    for (size_t i = 0; i < N_VALUES / 2; i++) assert_true(json_is_string(json_array_get(kept, i)));
+    json_decref(out);
+    json_decref(schema);
+}
+
 /* 40 references to each of seven schemas, one behind the other, are 40 to the seventh ways. */
 TEST(many_ways_to_a_schema_are_not_all_gone) {
     enum { N_STEPS = 7, N_WAYS = 40 };
