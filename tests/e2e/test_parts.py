@@ -9,7 +9,7 @@ import parts_oracle
 from bounded_oracle import Budget, Text
 from offload_oracle import Selection
 from oracle_model import Model
-from precision import (BF16_DEEP, BF16_RANDOM, KEPT, PRECISE, SELECTED, check_chosen,
+from precision import (BF16_DEEP, BF16_RANDOM, EXACT, KEPT, PRECISE, SELECTED, check_chosen,
                        check_errors, row_error, values_of)
 from random_model import write_random_model
 from server import Server
@@ -82,7 +82,7 @@ def test_the_others_keep_everything(regime, layers):
             assert usage["kv"]["evicted_tokens"] == text.n - text.n_kept > 0
             wanted = text.retained_attention
             assert usage["kv"]["retained_attention"] == (
-                None if budget.score == "none" else pytest.approx(wanted, rel=1e-4))
+                None if budget.score == "none" else pytest.approx(wanted, rel=1e-4 if EXACT else 0.02))
     noise = check_errors(sum((own for own, _ in errors), []), "kept by place", BF16_RANDOM)
     for own, what in scored:
         check_chosen(own, what, noise, KEPT)
@@ -124,7 +124,7 @@ def test_the_others_select(regime, layers):
             assert kv["policy"] == "offload" and kv["budget_tokens"] == budget.capacity
             assert kv["selected_tokens"] == text.n_chosen
             assert kv["evicted_tokens"] > 0
-    check_chosen(errors, "some chosen", check_errors(seen, "prompts", BF16_DEEP), SELECTED)
+    check_chosen(errors, "some chosen", check_errors(seen, "prompts", (BF16_DEEP[0], 2)), SELECTED)
     assert n_seen >= 0.7 * n_asked and n_chosen > 0
 
 

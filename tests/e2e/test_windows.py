@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from precision import ELEMENT_BYTES, EXACT, N_TOP, PRECISE, check_errors, values_error, values_of
+from precision import (BF16, ELEMENT_BYTES, EXACT, N_TOP, PRECISE, check_errors, values_error,
+                       values_of)
 from server import Server
 from test_families import CHECKPOINTS, N_VOCAB, WINDOWS, link_checkpoint
 
@@ -28,6 +29,7 @@ class Model:
         (self.path / "config.json").write_text(
             json.dumps({**config, "max_position_embeddings": CONTEXT}))
         self.directory = directory
+        self.has_experts = "num_experts_per_tok" in config
         # The last layers may share keys: they have no pages of their own.
         self.n_layers = config["num_hidden_layers"] - config.get("num_kv_shared_layers", 0)
         types = (config.get("layer_types") or ["sliding_attention"] * self.n_layers)[:self.n_layers]
@@ -47,9 +49,11 @@ class Model:
                 + min(pages_of(n_tokens), self.near) * self.n_windowed)
 
     def server(self, size_bytes, *settings, **rest):
-        return Server(self.directory, *PRECISE, "--allowed-kv-policies", "full",
-                      "--max-num-seqs", 4, "--max-num-batched-tokens", ROWS,
-                      "--kv-cache-memory", size_bytes, *settings, model=self.path, **rest)
+        server = Server(self.directory, *PRECISE, "--allowed-kv-policies", "full",
+                        "--max-num-seqs", 4, "--max-num-batched-tokens", ROWS,
+                        "--kv-cache-memory", size_bytes, *settings, model=self.path, **rest)
+        server.has_experts = self.has_experts
+        return server
 
 
 @pytest.fixture(scope="module", params=[name for name in WINDOWS if name in CHECKPOINTS])
@@ -100,7 +104,12 @@ def check_same(answer, prompt, server, **parameters):
     is_greedy = parameters.get("temperature", 0) == 0
     errors = [values_error(*row, greedy=is_greedy)
               for row in zip(values_of(one), read, strict=True)]
-    check_errors(errors, f"{len(prompt)} + {len(ids)} tokens")
+    what = f"{len(prompt)} + {len(ids)} tokens"
+    if server.has_experts:  # a near tie of a router may give a token other experts: an H200, 1 of 96
+        assert sum(error > BF16[1] for error in errors) <= max(2, len(errors) / 50), what
+        check_errors(errors, what, (BF16[0], 1.5))
+    else:
+        check_errors(errors, what)
     return fresh
 
 
