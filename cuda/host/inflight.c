@@ -11,9 +11,11 @@
  * step samples also stay on the device, for the step after it (STEP_SAMPLED).
  *
  * Memory: reserved for the largest step; without the reserve op, grown to the largest seen. */
-#include "cuda/host/internal.h"
+#include "cuda/host/inflight.h"
 
 #include <string.h>
+
+#include "cuda/host/internal.h"
 
 #include "cuda/ranks/group.h"
 #include "engine/base/error.h"
@@ -68,6 +70,13 @@ static void end(struct inflight_step *step) {
     hand_out(step);
     step->args.used = 0;
     step->under_way = false;
+}
+
+void inflight_forget(struct cuda_backend *cuda) {
+    for (uint32_t i = 0; i < N_INFLIGHT; i++) {
+        cuda->inflight[i].n_pending = 0;
+        end(&cuda->inflight[i]);
+    }
 }
 
 static int complete(struct cuda_backend *cuda, struct inflight_step *step, struct error *err) {

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda/host/inflight.h"
 #include "cuda/host/internal.h"
 #include "cuda/ranks/mailbox.h"
 #include "engine/base/clock.h"
@@ -186,6 +187,7 @@ static void resume(struct backend *be) {
     for (uint32_t i = 0; i < group->n; i++) {
         struct cuda_backend *cuda = CUDA_BACKEND(group->ranks[i]);
         cuda_use_device(&cuda->base);
+        inflight_forget(cuda);
         cuda->failed |= empty_mailbox(group, i) != cudaSuccess;
     }
     *word_of(group) = 0;
