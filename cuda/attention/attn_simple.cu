@@ -5,7 +5,7 @@
  *   pool  pages [K,V][n_kv_heads][PAGE_TOKENS][head_dim]; page states if it is tracked
  *   out   bf16 [n_rows, n_heads * head_dim]
  *
- * Grid:   one block per (row, kv head), which takes its query heads one after the other.
+ * Grid:   one block per (row, KV head, query head of its group).
  * A warp takes every N_WARPS-th slot with an online softmax in f32, a lane every 32nd dimension;
  * the warps' (max, sum, out) are merged at the end.  Row i of a sequence sees slots [0, n_slots -
  * n_rows + i].  If the layer has a window, the row sees only the newest of these; in a sparse
@@ -96,7 +96,6 @@ static __device__ void merge_warps(const struct softmax<LANE_DIMS> *state,
         store_as(out + d, sum > 0.0f ? x / sum : 0.0f);
     }
     if (lse && threadIdx.x == 0) *lse = max * LOG2_E + log2f(sum);
-    __syncthreads(); /* the plan is used again by the next head */
 }
 
 /* Returns where a decoding row's scores for the group of a KV head go, NULL if they are unused. */
@@ -162,20 +161,19 @@ static __device__ void attend(const struct attn_simple_params &p, struct plan<LA
 
 template <int LANE_DIMS> static __global__ void attn_simple_kernel(struct attn_simple_params p) {
     __shared__ struct plan<LANE_DIMS> plan;
-    const uint32_t group = p.n_heads / p.kv.n_kv_heads;
     let_next_start();
     wait_for_previous();
     const uint32_t row = blockIdx.x + (p.decode ? 0 : p.step->n_decode);
     if (row >= (p.decode ? p.step->n_decode : p.step->n_rows)) return;
-    for (uint32_t i = 0; i < group; i++) attend(p, &plan, row, blockIdx.y, blockIdx.y * group + i);
+    attend(p, &plan, row, blockIdx.y, blockIdx.y * gridDim.z + blockIdx.z);
 }
 
 cudaError_t launch_attn_simple(const struct attn_simple_params *p, struct launch launch) {
     if (p->n_rows == 0) return cudaSuccess;
     if (p->kv.head_dim > 32 * MOST_LANE_DIMS) return cudaErrorInvalidValue;
-    return launch_kernel(launch,
-                         p->kv.head_dim > 32 * USUAL_LANE_DIMS
-                             ? attn_simple_kernel<MOST_LANE_DIMS>
-                             : attn_simple_kernel<USUAL_LANE_DIMS>,
-                         dim3(p->n_rows, p->kv.n_kv_heads), 32 * N_WARPS, 0, *p);
+    return launch_kernel(
+        launch,
+        p->kv.head_dim > 32 * USUAL_LANE_DIMS ? attn_simple_kernel<MOST_LANE_DIMS>
+                                              : attn_simple_kernel<USUAL_LANE_DIMS>,
+        dim3(p->n_rows, p->kv.n_kv_heads, p->n_heads / p->kv.n_kv_heads), 32 * N_WARPS, 0, *p);
 }
