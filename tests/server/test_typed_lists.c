@@ -8,8 +8,10 @@
 
 #include "server/api/conversation/request.h"
 #include "server/api/conversation/skipped.h"
+#include "server/api/conversation/tools.h"
 #include "server/api/messages/request.h"
 #include "server/api/responses/request.h"
+#include "server/json/api_error.h"
 #include "tests/server/api_rig.h"
 #include "tests/server/fake_engine.h"
 #include "tests/test.h"
@@ -195,6 +197,30 @@ TEST_WITH(nothing_usable_is_an_answer_or_a_refusal, set_up, tear_down) {
           "'messages':[{'role':'user','content':'q'}],'tools':[{'type':'web_search_1','name':'w'}],"
           "'tool_choice':{'type':'tool','name':'w'}",
           "none of those in tools is");
+}
+
+/* Each name is looked up once: a body may have as many tools as names of those that are allowed. */
+TEST(many_tools_are_allowed_by_many_names) {
+    enum { N = 60000 };
+    struct api_error err = {0};
+    const struct tool_rules rules = {.err = &err};
+    struct tool_list list = {0};
+    json_t *tools = json_array(), *names = json_array();
+    for (int i = 0; i < N; i++) {
+        char name[16];
+        snprintf(name, sizeof(name), "f%d", i);
+        json_array_append_new(
+            tools, json_pack("{s:s, s:{s:s}}", "type", "function", "function", "name", name));
+        if (i % 2 == 0)
+            json_array_insert_new(names, 0,
+                                  json_pack("{s:s, s:s}", "type", "function", "name", name));
+    }
+    assert_int_equal(tool_list_add(&list, &rules, "tools", tools), 0);
+    assert_int_equal(tool_list_allow(&list, names, &err), 0);
+    assert_int_equal(json_array_size(list.functions), N / 2);
+    tool_list_fini(&list);
+    json_decref(tools);
+    json_decref(names);
 }
 
 TEST_WITH(only_allowed_tools_are_shown, set_up, tear_down) {

@@ -321,54 +321,94 @@ struct tool_origin tool_origin_find(const json_t *origins, const char *name) {
 
 /* ---- what may be called ---- */
 
-/* Tells whether an entry allows a tool, by its name and its origin. */
-static bool allows(const json_t *entry, const char *shown, const struct tool_origin *origin) {
-    const json_t *type = json_object_get(entry, "type"), *body = entry;
-    if (json_is_string(type) && json_is_object(json_object_get(entry, json_string_value(type))))
-        body = json_object_get(entry, json_string_value(type));
-    const char *name = json_string_value(json_object_get(body, "name")),
-               *space = json_string_value(json_object_get(body, "namespace"));
-    if (!name) return false;
-    if (json_is_word(type, "namespace")) return origin->space && strcmp(origin->space, name) == 0;
-    if (space && (!origin->space || strcmp(origin->space, space) != 0)) return false;
-    return strcmp(shown, name) == 0 || strcmp(origin->name, name) == 0;
+/* What a choice allows.  The value of a name becomes true once a tool has it.  There may be many of
+ * either, so that none is compared with all others. */
+struct allowed {
+    json_t *names;  /* of tools, own ones or shown ones, in any namespace */
+    json_t *inner;  /* namespaces, with such names each */
+    json_t *spaces; /* namespaces whose tools are all allowed */
+};
+
+/* Returns what an entry says of a tool: itself, or the member that its type names. */
+static const json_t *body_of(const json_t *entry) {
+    const char *type = json_string_value(json_object_get(entry, "type"));
+    const json_t *inner = type ? json_object_get(entry, type) : NULL;
+    return json_is_object(inner) ? inner : entry;
+}
+
+/* Returns the names among which the entry's is noted.  NULL: there is no memory. */
+static json_t *names_for(const struct allowed *a, const json_t *entry) {
+    const char *space = json_string_value(json_object_get(body_of(entry), "namespace"));
+    if (json_is_word(json_object_get(entry, "type"), "namespace")) return a->spaces;
+    if (!space) return a->names;
+    if (!json_object_get(a->inner, space)) json_object_set_new(a->inner, space, json_object());
+    return json_object_get(a->inner, space);
+}
+
+static int note_allowed(const struct allowed *a, const json_t *list, struct api_error *err) {
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *entry = json_array_get(list, i);
+        const char *name = json_string_value(json_object_get(body_of(entry), "name"));
+        if (name && json_object_set(names_for(a, entry), name, json_false()))
+            return api_error_no_memory(err);
+    }
+    return 0;
+}
+
+/* Tells whether names have this one, and marks it. */
+static bool mark(json_t *names, const char *name) {
+    return json_object_get(names, name) && json_object_set(names, name, json_true()) == 0;
+}
+
+/* Tells whether a tool is allowed, and marks all names by which it is. */
+static bool mark_tool(const struct allowed *a, const char *shown,
+                      const struct tool_origin *origin) {
+    json_t *inner = origin->space ? json_object_get(a->inner, origin->space) : NULL;
+    bool is = origin->space && mark(a->spaces, origin->space);
+    is |= mark(a->names, shown);
+    is |= mark(a->names, origin->name);
+    is |= mark(inner, shown);
+    return mark(inner, origin->name) || is;
 }
 
 /* Refuses an entry of the client's own tools that names none of them. */
-static int check_allowed(const struct tool_list *list, const json_t *entry, struct api_error *err) {
+static int check_allowed(const struct allowed *a, const json_t *entry, struct api_error *err) {
     const json_t *type = json_object_get(entry, "type");
-    const char *shown;
-    json_t *origin;
-    bool is_there = !json_is_word(type, "function") && !json_is_word(type, "custom");
-    json_object_foreach(list->origins, shown, origin) {
-        const struct tool_origin of = origin_of(origin);
-        is_there = is_there || allows(entry, shown, &of);
-    }
-    return is_there ? 0
-                    : api_error_set(err, 400, NULL, "tool_choice",
-                                    "tool_choice: a tool that is allowed is not among tools");
+    const char *name = json_string_value(json_object_get(body_of(entry), "name"));
+    const bool is_own = json_is_word(type, "function") || json_is_word(type, "custom");
+    if (!is_own || (name && json_is_true(json_object_get(names_for(a, entry), name)))) return 0;
+    return api_error_set(err, 400, NULL, "tool_choice",
+                         "tool_choice: a tool that is allowed is not among tools");
 }
 
-int tool_list_allow(struct tool_list *list, const json_t *allowed, struct api_error *err) {
-    json_t *kept = json_array();
-    int rc = kept ? 0 : api_error_no_memory(err);
-    for (size_t k = 0; k < json_array_size(allowed) && !rc; k++)
-        rc = check_allowed(list, json_array_get(allowed, k), err);
-    for (size_t i = 0; i < json_array_size(list->functions) && !rc; i++) {
+static int leave_allowed(struct tool_list *list, const struct allowed *a, json_t *kept,
+                         struct api_error *err) {
+    for (size_t i = 0; i < json_array_size(list->functions); i++) {
         json_t *function = json_array_get(list->functions, i);
         const char *shown =
             json_string_value(json_object_get(json_object_get(function, "function"), "name"));
         const struct tool_origin origin = origin_of(json_object_get(list->origins, shown));
-        bool is_allowed = false;
-        for (size_t k = 0; k < json_array_size(allowed); k++)
-            is_allowed = is_allowed || allows(json_array_get(allowed, k), shown, &origin);
-        if (is_allowed && json_array_append(kept, function)) rc = api_error_no_memory(err);
+        if (mark_tool(a, shown, &origin) && json_array_append(kept, function))
+            return api_error_no_memory(err);
     }
-    if (rc) {
-        json_decref(kept);
-        return rc;
-    }
-    json_decref(list->functions);
-    list->functions = kept;
     return 0;
+}
+
+int tool_list_allow(struct tool_list *list, const json_t *allowed, struct api_error *err) {
+    const struct allowed a = {json_object(), json_object(), json_object()};
+    json_t *kept = json_array();
+    int rc = a.names && a.inner && a.spaces && kept ? 0 : api_error_no_memory(err);
+    if (!rc) rc = note_allowed(&a, allowed, err);
+    if (!rc) rc = leave_allowed(list, &a, kept, err);
+    for (size_t i = 0; i < json_array_size(allowed) && !rc; i++)
+        rc = check_allowed(&a, json_array_get(allowed, i), err);
+    if (!rc) {
+        json_decref(list->functions);
+        list->functions = json_incref(kept);
+    }
+    json_decref(kept);
+    json_decref(a.names);
+    json_decref(a.inner);
+    json_decref(a.spaces);
+    return rc;
 }
