@@ -2,6 +2,9 @@
 # bare_roots.sh - bare systems to try things in: Debian 12 and Ubuntu 24.04, made by debootstrap.
 # Sourced by bash behind common.sh, never run.  It needs root, and debootstrap and curl.
 #
+# A script calls `try_in DIR` once, make_root for each system, and enter and leave around what it tries there: each
+# time the system is as bare as debootstrap made it.
+#
 # DEBIAN_MIRROR and UBUNTU_MIRROR name other mirrors than this machine's and debootstrap's.
 
 # The keys that sign Ubuntu's archive, from that archive: Debian 12 has no package of them.
@@ -45,4 +48,58 @@ make_root() {
         >"$root/etc/apt/apt.conf.d/docker-clean"
     rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*
     touch "$root/.whole"
+}
+
+# try_in DIR: where systems are made and tried.  $passed and $failed count from here on.
+try_in() {
+    work=$1 root=$1/root server='' passed=0 failed=0
+    chroot=(chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive)
+}
+
+# check WHAT COMMAND...: counts whether the command succeeds; shows what a failed one printed.
+check() {
+    local what=$1
+    shift
+    if "$@" >"$work/check.log" 2>&1; then
+        passed=$((passed + 1))
+        echo "ok      $what" >&2
+    else
+        failed=$((failed + 1))
+        echo "FAILED  $what" >&2
+        tail -n 20 "$work/check.log" >&2
+    fi
+}
+
+# enter ROOT: gives a bare system a place to write, and mounts what programs expect.
+enter() {
+    leave
+    mkdir -p "$root" "$work/upper" "$work/overlay"
+    mount -t overlay overlay -o "lowerdir=$work/$1,upperdir=$work/upper,workdir=$work/overlay" "$root"
+    mount -t proc proc "$root/proc"
+    mount --rbind /dev "$root/dev"
+    mount --make-rslave "$root/dev"
+    cp /etc/resolv.conf "$root/etc/resolv.conf"
+}
+
+# Ends what still runs there, and takes the mounts away.
+leave() {
+    local mounted
+    [ -z "${server:-}" ] || kill "$server" 2>/dev/null || true
+    server=
+    while read -r mounted; do umount --lazy "$mounted"; done \
+        < <(awk -v root="$work/root" 'index($2, root) == 1 { print $2 }' /proc/mounts | sort -r)
+    rm -rf "$work/upper" "$work/overlay"
+}
+
+inside() {
+    "${chroot[@]}" "$@"
+}
+
+apt_install() {
+    inside apt-get install -y -q --no-install-recommends "$@"
+}
+
+# KiB that were written since the system was bare.
+used() {
+    du -sk --one-file-system "$work/upper" | cut -f1
 }

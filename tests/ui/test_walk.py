@@ -62,10 +62,16 @@ def test_five_turns_and_a_policy(browser, visited):
 def test_a_first_visit_and_a_long_file(browser, server):
     page = open_chat(browser, server, **SIZE)
     shoot(page, "first")
-    drop(page, "logbook.txt", "".join(f"Day {i}: the wind came from the north, and the lamp burned well.\n"
-                                      for i in range(1, 1150)).encode())
+    days = [f"Day {i}: the wind came from the north, and the lamp burned well.\n" for i in range(1, 1150)]
+    days[200] = "Clara lives in Oslo. Clara is a baker.\n"
+    drop(page, "logbook.txt", "".join(days).encode())
     page.wait("document.querySelector('.chip')?.innerText.includes(' of ')", 120)
     shoot(page, "file")
+    set_field(page, "#temperature", "0")
+    ask(page, "Where does Clara live?", 600)
+    assert page.evaluate("document.querySelector('.assistant > .content').innerText.trim()") == "Clara lives in Oslo."
+    assert "23,0" in page.evaluate("document.querySelector('.assistant').innerText")  # tokens that were read
+    shoot(page, "answered")
     page.ask("Page.navigate", url="about:blank")
 
 
