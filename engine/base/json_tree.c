@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/json_arena.h"
@@ -48,16 +49,45 @@ static int put_text(const struct writer *w, const char *text) {
     return w->put(text, strlen(text), w->data);
 }
 
+static int put_escape(const struct writer *w, unsigned char c) {
+    static const char letters[][2] = {{'"', '"'},  {'\\', '\\'}, {'\b', 'b'}, {'\f', 'f'},
+                                      {'\n', 'n'}, {'\r', 'r'},  {'\t', 't'}};
+    char text[8];
+    for (size_t i = 0; i < sizeof(letters) / sizeof(*letters); i++) {
+        if (letters[i][0] != (char)c) continue;
+        text[0] = '\\';
+        text[1] = letters[i][1];
+        return w->put(text, 2, w->data);
+    }
+    return w->put(text, (size_t)snprintf(text, sizeof(text), "\\u%04X", c), w->data);
+}
+
+/* Writes a string as jansson does, but each run of bytes that need no escape at once.  Most of a
+ * body is such runs.  Strings of a tree are UTF-8. */
+static int write_string(const struct writer *w, const char *text, size_t n) {
+    size_t start = 0;
+    int rc = put_text(w, "\"");
+    for (size_t i = 0; i < n && !rc; i++) {
+        const unsigned char c = (unsigned char)text[i];
+        if (c >= 0x20 && c != '"' && c != '\\') continue;
+        if (i > start) rc = w->put(text + start, i - start, w->data);
+        if (!rc) rc = put_escape(w, c);
+        start = i + 1;
+    }
+    if (!rc && n > start) rc = w->put(text + start, n - start, w->data);
+    return rc ? rc : put_text(w, "\"");
+}
+
 static int write_scalar(const struct writer *w, const json_t *value) {
+    if (json_is_string(value))
+        return write_string(w, json_string_value(value), json_string_length(value));
     const char *number = json_number_text(value);
     if (number) return put_text(w, number);
     return json_dump_callback(value, w->put, w->data, JSON_COMPACT | JSON_ENCODE_ANY);
 }
 
 static int write_key(const struct writer *w, const char *key, size_t n) {
-    json_t *string = json_stringn_nocheck(key, n);
-    const int rc = string ? write_scalar(w, string) : -1;
-    json_decref(string);
+    const int rc = write_string(w, key, n);
     return rc ? rc : put_text(w, ":");
 }
 

@@ -349,6 +349,31 @@ TEST(trees_are_copied_and_written_as_they_were) {
     json_decref(root);
 }
 
+/* Strings have jansson's own escapes.  Every character of one and two bytes stands alone, between
+ * others, and in a name. */
+TEST(strings_are_written_as_jansson_writes_them) {
+    static struct random_text written;
+    for (unsigned c = 0; c < 0x800; c++) {
+        const char two[] = {(char)(0xC0 | c >> 6), (char)(0x80 | (c & 0x3F))}, one = (char)c;
+        const char *sign = c < 0x80 ? &one : two;
+        const size_t n = c < 0x80 ? 1 : 2;
+        json_t *strings = json_pack("[s%, s#, {s:b}]", sign, n, "a\"b", 3, "k", 1);
+        char around[8] = "xy";
+        memcpy(around + 2, sign, n);
+        memcpy(around + 2 + n, "z\\", 2);
+        assert_non_null(strings);
+        json_array_append_new(strings, json_stringn(around, n + 4));
+        json_object_setn_new_nocheck(json_array_get(strings, 2), around, n + 4, json_null());
+        char *expected = json_dumps(strings, JSON_COMPACT);
+        written.n = 0;
+        assert_int_equal(json_tree_write(strings, append, &written), 0);
+        assert_int_equal(written.n, strlen(expected));
+        assert_memory_equal(written.bytes, expected, written.n);
+        json_arena_free(expected);
+        json_decref(strings);
+    }
+}
+
 /* ---- the rest ---- */
 
 TEST(halves_are_refused_or_replaced) {
