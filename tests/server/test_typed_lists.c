@@ -6,6 +6,7 @@
 #include <string.h>
 #include <jansson.h>
 
+#include "server/api/conversation/messages.h"
 #include "server/api/conversation/request.h"
 #include "server/api/conversation/skipped.h"
 #include "server/api/conversation/tools.h"
@@ -197,6 +198,25 @@ TEST_WITH(nothing_usable_is_an_answer_or_a_refusal, set_up, tear_down) {
           "'messages':[{'role':'user','content':'q'}],'tools':[{'type':'web_search_1','name':'w'}],"
           "'tool_choice':{'type':'tool','name':'w'}",
           "none of those in tools is");
+}
+
+/* Each result is moved once, however many texts come between it and its call. */
+TEST(many_results_come_before_many_texts) {
+    enum { N = 100000 };
+    struct api_error err = {0};
+    json_t *list = json_pack("[{s:s, s:[{s:s, s:{s:s, s:s}}]}]", "role", "assistant", "tool_calls",
+                             "id", "c", "function", "name", "f", "arguments", "{}");
+    json_t *read = NULL;
+    for (int i = 0; i < 2 * N; i++)
+        json_array_append_new(list, json_pack("{s:s, s:s}", "role", i % 2 ? "tool" : "user",
+                                              "content", i % 2 ? "r" : "t"));
+    assert_int_equal(chat_messages_read(&read, list, false, NULL, &err), 0);
+    assert_int_equal(json_array_size(read), 1 + 2 * N);
+    for (size_t i = 0; i < 2 * N; i++)
+        assert_string_equal(json_string_value(json_object_get(json_array_get(read, 1 + i), "role")),
+                            i < N ? "tool" : "user");
+    json_decref(read);
+    json_decref(list);
 }
 
 /* Each name is looked up once: a body may have as many tools as names of those that are allowed. */

@@ -219,24 +219,35 @@ static bool is_role(const json_t *message, const char *role) {
     return given && strcmp(given, role) == 0;
 }
 
-/* Moves the results of tools in front of all else that comes between a message with calls and the
- * next of the assistant, because no template knows a text between a call and its result. */
-static int put_results_first(json_t *list) {
-    size_t place = 0; /* of the next result; 0: no calls await one */
-    for (size_t i = 0; i < json_array_size(list); i++) {
+/* Moves all of `from` behind `to`. */
+static bool move_behind(json_t *to, json_t *from) {
+    return json_array_extend(to, from) == 0 && json_array_clear(from) == 0;
+}
+
+/* Appends messages in another order: no template knows a text between a call and its result.  So
+ * the results come in front of all else between a message with calls and the next of the assistant.
+ * `late` has what is to come behind them; it is empty before and afterwards. */
+static bool append_in_order(json_t *sorted, json_t *late, const json_t *list) {
+    bool awaits = false, failed = false;
+    for (size_t i = 0; i < json_array_size(list) && !failed; i++) {
         json_t *message = json_array_get(list, i);
-        if (is_role(message, "assistant"))
-            place = json_object_get(message, "tool_calls") ? i + 1 : 0;
-        if (place == 0 || !is_role(message, "tool")) continue;
-        json_incref(message);
-        if (place < i && (json_array_remove(list, i) || json_array_insert(list, place, message))) {
-            json_decref(message);
-            return ERR_NOMEM;
+        if (is_role(message, "assistant")) {
+            failed = !move_behind(sorted, late);
+            awaits = json_object_get(message, "tool_calls");
         }
-        json_decref(message);
-        place++;
+        const bool is_late = awaits && !is_role(message, "assistant") && !is_role(message, "tool");
+        failed |= json_array_append(is_late ? late : sorted, message) < 0;
     }
-    return 0;
+    return !failed && move_behind(sorted, late);
+}
+
+static int put_results_first(json_t **list) {
+    json_t *sorted = json_array(), *late = json_array();
+    const bool is_done = sorted && late && append_in_order(sorted, late, *list);
+    json_decref(late);
+    json_decref(is_done ? *list : sorted);
+    if (is_done) *list = sorted;
+    return is_done ? 0 : ERR_NOMEM;
 }
 
 int chat_messages_read(json_t **out, const json_t *messages, bool names_developer,
@@ -263,7 +274,7 @@ int chat_messages_read(json_t **out, const json_t *messages, bool names_develope
     }
     if (!rc && json_array_size(list) == 0)
         rc = api_error_set(err, 400, NULL, "messages", "messages must say something");
-    if (!rc && put_results_first(list)) rc = api_error_no_memory(err);
+    if (!rc && put_results_first(&list)) rc = api_error_no_memory(err);
     if (rc) json_decref(list);
     else *out = list;
     return rc;
