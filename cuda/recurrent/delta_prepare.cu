@@ -244,30 +244,13 @@ __device__ __forceinline__ void store_exponentials(const plan *s, uint32_t head,
 }
 
 /* Stores the last inputs of the convolution for the heads of a k head. */
-__device__ void store_inputs(const recurrent_params &p, const device_chunk &chunk, uint32_t k_head,
-                             uint32_t n_shared) {
-    const device_state &state = p.states_of->states[chunk.seq];
-    const uint32_t first_row = (uint32_t)p.step->first_row[chunk.seq],
-                   n_rows = (uint32_t)p.step->seq_rows[chunk.seq],
-                   n_channels = (2 * p.n_k_heads + p.n_v_heads) * DELTA_DIM,
-                   of_head = (2 + n_shared) * DELTA_DIM;
-    const char *before = state_before(p, state);
-    bf16 *to = reinterpret_cast<bf16 *>(state_after(p, state) + p.inputs_at);
-    for (uint32_t i = threadIdx.x; i < DELTA_WIDTH * of_head; i += THREADS) {
-        const uint32_t back = i / of_head + 1, head = i % of_head / DELTA_DIM,
-                       channel = (head < 2 ? head * p.n_k_heads + k_head
-                                           : 2 * p.n_k_heads + v_head_of(p, k_head, head - 2)) *
-                                     DELTA_DIM +
-                                 i % DELTA_DIM;
-        const int position = (int)(state.n_before + n_rows - back);
-        if (position < 0) continue;
-        const size_t at = (size_t)(position % DELTA_WIDTH) * n_channels + channel;
-        if (back <= n_rows)
-            to[at] = static_cast<const bf16 *>(
-                p.qkv)[(size_t)(first_row + n_rows - back) * p.qkv_stride + channel];
-        else if (before && state.from != state.to)
-            to[at] = reinterpret_cast<const bf16 *>(before + p.inputs_at)[at];
-    }
+__device__ void store_heads(const recurrent_params &p, uint32_t seq, uint32_t k_head,
+                            uint32_t n_shared) {
+    const uint32_t n_keys = p.n_k_heads * DELTA_DIM;
+    store_inputs(p, seq, k_head * DELTA_DIM, DELTA_DIM);
+    store_inputs(p, seq, n_keys + k_head * DELTA_DIM, DELTA_DIM);
+    for (uint32_t i = 0; i < n_shared; i++)
+        store_inputs(p, seq, 2 * n_keys + v_head_of(p, k_head, i) * DELTA_DIM, DELTA_DIM);
 }
 
 __global__ void __launch_bounds__(THREADS, 4)
@@ -282,7 +265,7 @@ __global__ void __launch_bounds__(THREADS, 4)
     const device_chunk chunk = p.states_of->chunks[w.first_chunk + slot];
     fetch_tiles(s, tile_of(p, w, slot, p.n_k_heads + k_head), tile_of(p, w, slot, k_head));
     sum_gates(p, s, chunk, k_head, n_shared);
-    if (chunk.is_last) store_inputs(p, chunk, k_head, n_shared);
+    if (chunk.is_last) store_heads(p, chunk.seq, k_head, n_shared);
     copy_async_wait_all();
     __syncthreads();
     block kk[BLOCKS], qk[BLOCKS];

@@ -40,31 +40,10 @@ struct plan {
     alignas(8) uint64_t full[STAGES], empty[STAGES];
 };
 
-/* A sequence's v head, and its chunks in the window. */
-struct unit {
-    uint32_t seq, head, first, end; /* chunks of the step; first == end: none */
-    bool begins;                    /* `first` is the sequence's first chunk */
-};
-
 /* Returns a value that all lanes have, so that the compiler knows that they do.  Where it believes
  * that warps may part, it waits after every product. */
 __device__ __forceinline__ uint32_t uniform(uint32_t x) {
     return __shfl_sync(0xffffffffu, x, 0);
-}
-
-__device__ __forceinline__ unit unit_at(const recurrent_params &p, const recurrent_window &w,
-                                        uint32_t i) {
-    unit u;
-    u.seq = p.step->n_decode + i / p.n_v_heads;
-    u.head = i % p.n_v_heads;
-    const device_state &state = p.states_of->states[u.seq];
-    const uint32_t n_chunks =
-        (state.n_before % CHUNK_ROWS + (uint32_t)p.step->seq_rows[u.seq] + CHUNK_ROWS - 1) /
-        CHUNK_ROWS;
-    u.first = max(state.first_chunk, w.first_chunk);
-    u.end = max(u.first, min(state.first_chunk + n_chunks, w.first_chunk + w.n_chunks));
-    u.begins = u.first == state.first_chunk;
-    return u;
 }
 
 /* ---- copies ---- */
@@ -91,7 +70,7 @@ __device__ void produce(const recurrent_params &p, const recurrent_window &w, pl
     ring_place<STAGES> place = {0, 1};
     const uint32_t at = rank * HALF_BYTES, half = sizeof(solved) / 2;
     for (uint32_t i = blockIdx.x / BLOCKS; i < n_units; i += gridDim.x / BLOCKS) {
-        const unit u = unit_at(p, w, i);
+        const prompt_unit u = prompt_unit_at(p, w, i);
         for (uint32_t chunk = u.first; chunk < u.end; chunk++, place.advance()) {
             const uint32_t slot = chunk - w.first_chunk, k_head = k_head_of(p, u.head);
             stage *to = &s->stages[place.stage];
@@ -151,8 +130,8 @@ __device__ __forceinline__ size_t element_at(int i) {
     return (size_t)(8 * (i / 4) + i % 2) * DELTA_DIM + i % 4 / 2 * 8;
 }
 
-__device__ __forceinline__ void load_state(float (&s)[64], const recurrent_params &p, const unit &u,
-                                           uint32_t rank) {
+__device__ __forceinline__ void load_state(float (&s)[64], const recurrent_params &p,
+                                           const prompt_unit &u, uint32_t rank) {
     const device_state &slots = p.states_of->states[u.seq];
     const char *at = u.begins ? state_before(p, slots) : state_after(p, slots);
     const float *from = reinterpret_cast<const float *>(at) +
@@ -162,7 +141,7 @@ __device__ __forceinline__ void load_state(float (&s)[64], const recurrent_param
 }
 
 __device__ __forceinline__ void store_state(const float (&s)[64], const recurrent_params &p,
-                                            const unit &u, uint32_t rank) {
+                                            const prompt_unit &u, uint32_t rank) {
     float *to = reinterpret_cast<float *>(state_after(p, p.states_of->states[u.seq])) +
                 (size_t)u.head * DELTA_DIM * DELTA_DIM + own_element(rank);
 #pragma unroll
@@ -203,7 +182,7 @@ __device__ __forceinline__ void scale_columns(float *to, const float *x, const f
 
 /* Stores the warp's 16 columns of the chunk's outputs. */
 __device__ __forceinline__ void store_outputs(const recurrent_params &p, char *staged,
-                                              const uint32_t (&pairs)[16], const unit &u,
+                                              const uint32_t (&pairs)[16], const prompt_unit &u,
                                               const device_chunk &chunk, uint32_t rank) {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
@@ -307,8 +286,8 @@ __device__ __forceinline__ void pack_outputs(uint32_t (&packed)[16], const float
 
 /* Goes through a unit's chunks.  What is computed between two products is computed while earlier
  * ones run. */
-__device__ void scan_unit(const recurrent_params &p, plan *shared, const unit &u, uint32_t rank,
-                          ring_place<STAGES> &place) {
+__device__ void scan_unit(const recurrent_params &p, plan *shared, const prompt_unit &u,
+                          uint32_t rank, ring_place<STAGES> &place) {
     registers r;
     load_state(r.s, p, u, rank);
     for (uint32_t c = u.first; c < u.end; c++, place.advance()) {
@@ -372,7 +351,7 @@ __global__ void __cluster_dims__(BLOCKS) __launch_bounds__(THREADS, 1)
     } else {
         ring_place<STAGES> place = {0, 0};
         for (uint32_t i = blockIdx.x / BLOCKS; i < n_units; i += gridDim.x / BLOCKS) {
-            unit u = unit_at(p, w, i);
+            prompt_unit u = prompt_unit_at(p, w, i);
             u.first = uniform(u.first);
             u.end = uniform(u.end);
             if (u.first < u.end) scan_unit(p, s, u, rank, place);

@@ -48,7 +48,7 @@ static bool chunks_fit(const struct cuda_backend *cuda, const struct recurrent_s
 
 /* Returns the bytes of a window's tiles; what is solved lies behind them. */
 static size_t tile_bytes(const struct recurrent_shape *s, uint32_t n_chunks) {
-    return round_up(delta_tile_bytes(s->n_k_heads, s->n_v_heads, n_chunks), ALIGN);
+    return round_up(prompt_tile_bytes(recurrent_n_channels(s), n_chunks), ALIGN);
 }
 
 static size_t chunks_workspace(const struct recurrent_shape *s, uint32_t n_rows) {
@@ -58,7 +58,7 @@ static size_t chunks_workspace(const struct recurrent_shape *s, uint32_t n_rows)
 
 static cudaError_t run_window(const struct cuda_backend *cuda, const struct recurrent_params *p,
                               const struct recurrent_window *w) {
-    cudaError_t status = launch_delta_convolve(p, w, launch_of(cuda));
+    cudaError_t status = launch_prompt_convolve(p, w, launch_of(cuda));
     if (status == cudaSuccess) status = launch_delta_prepare(p, w, launch_of(cuda));
     return status == cudaSuccess ? launch_delta_scan(p, w, launch_of(cuda)) : status;
 }
@@ -177,6 +177,7 @@ static struct recurrent_params params_of(const struct cuda_backend *cuda,
         .k_dim = shape->k_dim,
         .v_dim = shape->v_dim,
         .width = shape->width,
+        .n_channels = recurrent_n_channels(shape),
         .v_heads_apart = shape->v_heads_apart,
         .n_rows = args->n_rows,
         .out = args->out};

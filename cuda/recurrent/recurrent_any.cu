@@ -18,10 +18,6 @@ enum {
     MOST_HELD = RECURRENT_ANY_MOST_DIM / 32
 };
 
-__device__ __forceinline__ uint32_t n_channels_of(const recurrent_params &p) {
-    return 2 * p.n_k_heads * p.k_dim + p.n_v_heads * p.v_dim;
-}
-
 /* Returns the first row, and the first sequence, that the launch computes. */
 __device__ __forceinline__ uint32_t first_row(const recurrent_params &p) {
     return p.only_prompts ? p.step->n_decode : 0;
@@ -40,7 +36,7 @@ __device__ __forceinline__ float input_at(const recurrent_params &p, uint32_t se
     const int position = (int)state.n_before + row;
     if (!before || position < 0) return 0.0f;
     return to_float(reinterpret_cast<const bf16 *>(
-        before + p.inputs_at)[(size_t)(position % p.width) * n_channels_of(p) + channel]);
+        before + p.inputs_at)[(size_t)(position % p.width) * p.n_channels + channel]);
 }
 
 __device__ __forceinline__ float convolve(const recurrent_params &p, uint32_t seq, int row,
@@ -74,8 +70,7 @@ __global__ void __launch_bounds__(THREADS) vectors_kernel(recurrent_params p, bf
     for (int i = 0; i < MOST_HELD; i++) {
         const uint32_t c = threadIdx.x % 32 + 32 * i;
         if (c < dim)
-            vectors[(size_t)row * n_channels_of(p) + first + c] =
-                __float2bfloat16_rn(y[i] * factor);
+            vectors[(size_t)row * p.n_channels + first + c] = __float2bfloat16_rn(y[i] * factor);
     }
 }
 
@@ -116,7 +111,7 @@ __device__ __forceinline__ void read_change(change &c, const recurrent_params &p
                                             const bf16 *vectors, size_t row, uint32_t head,
                                             uint32_t column) {
     const uint32_t k_head = k_head_of(p, head);
-    const bf16 *from = vectors + row * n_channels_of(p),
+    const bf16 *from = vectors + row * p.n_channels,
                *v = from + 2 * p.n_k_heads * p.k_dim + head * p.v_dim + column;
 #pragma unroll
     for (int i = 0; i < MOST_HELD; i++) {
@@ -174,33 +169,14 @@ __global__ void __launch_bounds__(THREADS) recur_kernel(recurrent_params p, cons
     store_columns(s, reinterpret_cast<float *>(state_after(p, state)) + at, p.k_dim, p.v_dim);
 }
 
-__device__ void store_input(const recurrent_params &p, uint32_t seq, int at) {
-    const device_state &state = p.states_of->states[seq];
-    const uint32_t n_channels = n_channels_of(p);
-    const int position = (int)state.n_before + at;
-    if (position < 0) return;
-    bf16 *to = reinterpret_cast<bf16 *>(state_after(p, state) + p.inputs_at) +
-               (size_t)(position % p.width) * n_channels;
-    for (uint32_t c = threadIdx.x; c < n_channels; c += THREADS)
-        to[c] = __float2bfloat16_rn(input_at(p, seq, at, c));
-}
-
-/* Stores the inputs of the row, if it is one of the sequence's last `width`.  The block of the last
- * row also copies older ones to a slot that does not have them. */
-__device__ void store_inputs(const recurrent_params &p, uint32_t seq, uint32_t row) {
-    const device_state &state = p.states_of->states[seq];
-    const int n_rows = p.step->seq_rows[seq], at = (int)row - p.step->first_row[seq];
-    if (at + (int)p.width >= n_rows) store_input(p, seq, at);
-    if (at != n_rows - 1 || state.from == state.to) return;
-    for (int older = n_rows - (int)p.width; older < 0; older++) store_input(p, seq, older);
-}
-
 __global__ void __launch_bounds__(THREADS) finish_kernel(recurrent_params p) {
     let_next_start();
     wait_for_previous();
     const uint32_t row = first_row(p) + blockIdx.x;
     if (row >= p.step->n_rows) return;
-    if (blockIdx.y == 0) store_inputs(p, (uint32_t)p.step->row_seq[row], row);
+    const uint32_t seq = (uint32_t)p.step->row_seq[row],
+                   end = (uint32_t)p.step->first_row[seq] + (uint32_t)p.step->seq_rows[seq];
+    if (blockIdx.y == 0 && row + 1 == end) store_inputs(p, seq, 0, p.n_channels);
     const uint32_t head = blockIdx.y * WARPS + threadIdx.x / 32;
     if (head >= p.n_v_heads) return;
     bf16 *out = static_cast<bf16 *>(p.out) + ((size_t)row * p.n_v_heads + head) * p.v_dim;

@@ -69,7 +69,7 @@ struct recurrent_params {
      * the text's token t is in row t % width. */
     char *states;
     size_t slot_bytes, inputs_at;
-    uint32_t n_k_heads, n_v_heads, k_dim, v_dim, width;
+    uint32_t n_k_heads, n_v_heads, k_dim, v_dim, width, n_channels;
     bool v_heads_apart; /* as in struct recurrent_shape */
     uint32_t n_rows;    /* of the launch: at most so many rows, */
     uint32_t n_seqs;    /* and sequences, begin with the first one that the kernel computes */
@@ -81,12 +81,15 @@ struct recurrent_params {
 struct recurrent_window {
     uint32_t first_chunk, n_chunks;
     uint32_t n_prompts; /* sequences of the step that do not decode */
-    void *tiles;        /* q, k and v: delta.cuh */
+    void *tiles;        /* q, k and v: recurrent.cuh */
     void *solved;       /* T and P: delta.cuh */
 };
 
+/* The channels of the convolution are a multiple of this where prompts go by windows. */
+enum { TILE_CHANNELS = 128 };
+
 /* Returns the bytes of a window's tiles and of what is solved, for n_chunks chunks. */
-size_t delta_tile_bytes(uint32_t n_k_heads, uint32_t n_v_heads, uint32_t n_chunks);
+size_t prompt_tile_bytes(uint32_t n_channels, uint32_t n_chunks);
 size_t delta_solved_bytes(uint32_t n_v_heads, uint32_t n_chunks);
 
 /* The largest head that `any` takes; the v of a head is a multiple of the second. */
@@ -102,12 +105,15 @@ cudaError_t launch_short_convolution(const struct recurrent_params *p, struct la
 cudaError_t launch_keep_inputs(const struct recurrent_params *p, uint32_t n_prompts,
                                struct launch launch);
 
-/* Says whether the device runs the kernels of prompts. */
+/* Launches the convolution of a window's chunks, whose width is DELTA_WIDTH. */
+cudaError_t launch_prompt_convolve(const struct recurrent_params *p,
+                                   const struct recurrent_window *window, struct launch launch);
+
+/* Says whether the device runs Gated DeltaNet's kernels of prompts. */
 bool delta_scan_runs(void);
 
 cudaError_t launch_delta_decode(const struct recurrent_params *p, struct launch launch);
-cudaError_t launch_delta_convolve(const struct recurrent_params *p,
-                                  const struct recurrent_window *window, struct launch launch);
+
 cudaError_t launch_delta_prepare(const struct recurrent_params *p,
                                  const struct recurrent_window *window, struct launch launch);
 cudaError_t launch_delta_scan(const struct recurrent_params *p,

@@ -9,7 +9,7 @@
  *
  * Grid:   a thread for each row, or prompt, and pair of channels.
  * Bound:  memory, 8 * n_rows * n_channels bytes.        Oracle: tests/cuda. */
-#include "cuda/recurrent/delta.cuh"
+#include "cuda/recurrent/recurrent.cuh"
 
 namespace {
 

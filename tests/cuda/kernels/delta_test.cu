@@ -122,6 +122,7 @@ struct rig {
     }
     rig(const layer &l, uint32_t n_slots) : l(l), n_slots(n_slots) {
         p.n_k_heads = l.n_k_heads, p.n_v_heads = l.n_v_heads, p.v_heads_apart = l.v_heads_apart;
+        p.n_channels = l.n_channels();
         p.k_dim = p.v_dim = DELTA_DIM, p.width = DELTA_WIDTH, p.eps = 1e-6f;
         p.conv = {own(to_device(l.conv)), ELEMENT_BF16};
         p.dt_bias = {own(to_device(l.dt_bias)), ELEMENT_BF16};
@@ -200,7 +201,7 @@ struct device_rows {
         const size_t out_bytes = (size_t)n_rows * r.l.n_v_heads * DELTA_DIM * sizeof(bf16);
         check(cudaMalloc(&p.out, out_bytes), "memory");
         check(cudaMemset(r.own(p.out), 0xff, out_bytes), "memory");
-        check(cudaMalloc(&tiles, delta_tile_bytes(p.n_k_heads, p.n_v_heads, window_chunks)), "");
+        check(cudaMalloc(&tiles, prompt_tile_bytes(p.n_channels, window_chunks)), "");
         check(cudaMalloc(&solved, delta_solved_bytes(p.n_v_heads, window_chunks)), "memory");
         r.own(tiles), r.own(solved);
     }
@@ -233,7 +234,7 @@ struct device_rows {
     void run_prompts(const std::function<void(const recurrent_window &)> &seen = {}) {
         for (uint32_t first = 0; first < n_chunks; first += window_chunks) {
             const recurrent_window w = window(first);
-            check(launch_delta_convolve(&p, &w, r.on), "convolve");
+            check(launch_prompt_convolve(&p, &w, r.on), "convolve");
             if (seen) {
                 check(cudaStreamSynchronize(r.stream), "convolve");
                 seen(w);
@@ -620,7 +621,7 @@ static void bench_prompts(const layer &l, const rows &in, uint32_t n_rows, uint3
         });
     };
     const double whole = time_graph(r.stream, runs, [&] { d.run_prompts(); }),
-                 convolve = each(launch_delta_convolve), prepare = each(launch_delta_prepare),
+                 convolve = each(launch_prompt_convolve), prepare = each(launch_delta_prepare),
                  scan = each(launch_delta_scan),
                  output = time_graph(r.stream, runs,
                                      [&] { check(launch_delta_output(&d.p, r.on), "output"); });

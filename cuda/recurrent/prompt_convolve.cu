@@ -1,17 +1,17 @@
-/* delta_convolve.cu - prompts: the short convolution and SiLU of q, k and v, and the norms of q and
- * k, into tiles (delta.cuh).
+/* prompt_convolve.cu - prompts: the short convolution and SiLU, and the norms of Gated DeltaNet's q
+ * and k, into tiles (recurrent.cuh).
  *
  *   qkv     bf16 [n_rows, n_channels]
- *   tiles   q / |q|, k / |k|, v; each rounded to bf16 before its norm, and after
+  *   tiles   q / |q|, k / |k|, v, each rounded to bf16 before its norm, and after
  *
- * Grid:   blocks take items in turn.  An item is BLOCK_ROWS rows of a chunk, and eight heads; a
- *         thread has eight channels, and 16 threads a head.
+ * Grid:   blocks take items in turn.  An item is BLOCK_ROWS rows of a chunk, and eight tiles; a
+ *         thread has eight channels, and 16 threads a tile: one head of Gated DeltaNet.
  * Bound:  memory, each row of qkv read once and written once.     Oracle: tests/cuda. */
-#include "cuda/recurrent/delta.cuh"
+#include "cuda/recurrent/recurrent.cuh"
 
 namespace {
 
-enum { THREADS = 128, VECTOR = 8, HEAD_LANES = DELTA_DIM / VECTOR };
+enum { THREADS = 128, VECTOR = 8, HEAD_LANES = TILE_CHANNELS / VECTOR };
 enum { BLOCK_ROWS = 16, BLOCKS_OF_CHUNK = CHUNK_ROWS / BLOCK_ROWS, BATCH = 4 };
 
 /* The channels of a thread, in the rows of a sequence. */
@@ -30,7 +30,7 @@ __device__ source source_of(const recurrent_params &p, uint32_t seq, uint32_t ch
         static_cast<const bf16 *>(p.qkv) + (size_t)p.step->first_row[seq] * p.qkv_stride + channel;
     s.inputs = before ? reinterpret_cast<const bf16 *>(before + p.inputs_at) + channel : nullptr;
     s.stride = p.qkv_stride;
-    s.n_channels = (2 * p.n_k_heads + p.n_v_heads) * DELTA_DIM;
+    s.n_channels = p.n_channels;
     s.n_before = state.n_before;
     return s;
 }
@@ -99,18 +99,19 @@ __device__ void convolve(const recurrent_params &p, const recurrent_window &w, u
     const uint32_t head = group * (THREADS / HEAD_LANES) + threadIdx.x / HEAD_LANES;
     const bool is_there = head < n_heads, is_normed = head < 2 * p.n_k_heads;
     const bool warp_has_normed = __any_sync(0xffffffffu, is_normed);
-    const uint32_t channel = min(head, n_heads - 1) * DELTA_DIM + lane * VECTOR;
+    const uint32_t channel = min(head, n_heads - 1) * TILE_CHANNELS + lane * VECTOR;
     const source from = source_of(p, chunk.seq, channel);
     const int first =
         (int)(chunk.first_row - (uint32_t)p.step->first_row[chunk.seq]) + (int)part * BLOCK_ROWS;
     const int n_rows = (int)chunk.n_rows - (int)part * BLOCK_ROWS;
     float taps[DELTA_WIDTH][VECTOR], x[DELTA_WIDTH][VECTOR];
     load_taps(p.conv, channel, taps);
+
 #pragma unroll
     for (int j = 0; j < DELTA_WIDTH - 1; j++)
         unpack(n_rows > 0 ? load_row(from, first + j - (DELTA_WIDTH - 1)) : make_uint4(0, 0, 0, 0),
                x[j]);
-    char *to = const_cast<char *>(tile_of(p, w, slot, head)) + lane / 8 * HALF_BYTES;
+    char *to = const_cast<char *>(half_of(p, w, slot, 2 * head + lane / 8));
 #pragma unroll
     for (int batch = 0; batch < BLOCK_ROWS / BATCH; batch++) {
         uint4 rows[BATCH];
@@ -147,19 +148,18 @@ __device__ void convolve(const recurrent_params &p, const recurrent_window &w, u
 __global__ void __launch_bounds__(THREADS) convolve_kernel(recurrent_params p, recurrent_window w) {
     let_next_start();
     wait_for_previous();
-    const uint32_t n_heads = 2 * p.n_k_heads + p.n_v_heads;
-    convolve(p, w, blockIdx.x, n_heads);
+    convolve(p, w, blockIdx.x, p.n_channels / TILE_CHANNELS);
 }
 
 } // namespace
 
-size_t delta_tile_bytes(uint32_t n_k_heads, uint32_t n_v_heads, uint32_t n_chunks) {
-    return (size_t)n_chunks * (2 * n_k_heads + n_v_heads) * TILE_BYTES;
+size_t prompt_tile_bytes(uint32_t n_channels, uint32_t n_chunks) {
+    return (size_t)n_chunks * n_channels / HALF_CHANNELS * HALF_BYTES;
 }
 
-cudaError_t launch_delta_convolve(const struct recurrent_params *p,
-                                  const struct recurrent_window *window, struct launch launch) {
-    const uint32_t n_heads = 2 * p->n_k_heads + p->n_v_heads,
+cudaError_t launch_prompt_convolve(const struct recurrent_params *p,
+                                   const struct recurrent_window *window, struct launch launch) {
+    const uint32_t n_heads = p->n_channels / TILE_CHANNELS,
                    n_groups = (n_heads + THREADS / HEAD_LANES - 1) / (THREADS / HEAD_LANES);
     if (window->n_chunks == 0) return cudaSuccess;
     return launch_kernel(launch, convolve_kernel, window->n_chunks * BLOCKS_OF_CHUNK * n_groups,
