@@ -13,7 +13,7 @@
 /* A channel of the convolution: what is known of it before the row comes. */
 struct channel {
     uint32_t i;
-    float taps[DELTA_WIDTH];
+    float bias, taps[DELTA_WIDTH];
     bf16 inputs[DELTA_WIDTH - 1]; /* the newest one first */
 };
 
@@ -30,8 +30,10 @@ static __device__ __forceinline__ void load_four(const plain_weight &w, uint32_t
 }
 
 static __device__ __forceinline__ channel load_channel(const recurrent_params &p,
-                                                       const device_state &state, uint32_t i) {
+                                                       const device_state &state, uint32_t i,
+                                                       float bias) {
     channel c;
+    c.bias = bias;
     const bf16 *before = reinterpret_cast<const bf16 *>(state_before(p, state) + p.inputs_at) +
                          i; /* if there is one */
     c.i = i;
@@ -52,7 +54,7 @@ static __device__ __forceinline__ float convolve(const recurrent_params &p,
                                                  const channel &c, bool stores) {
     bf16 *to = reinterpret_cast<bf16 *>(state_after(p, state) + p.inputs_at) + c.i;
     const bf16 newest = static_cast<const bf16 *>(p.qkv)[row * p.qkv_stride + c.i];
-    float sum = 0.0f;
+    float sum = c.bias;
 #pragma unroll
     for (int back = DELTA_WIDTH - 1; back > 0; back--)
         sum += c.taps[DELTA_WIDTH - 1 - back] * to_float(c.inputs[back - 1]);

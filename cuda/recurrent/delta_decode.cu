@@ -39,8 +39,8 @@ __device__ __forceinline__ vectors load_vectors(const recurrent_params &p,
     vectors x;
     x.is_q = threadIdx.x < DELTA_DIM;
     x.stores_qk = head == v_head_of(p, k_head, 0);
-    x.qk = load_channel(p, state, ((x.is_q ? 0 : p.n_k_heads) + k_head) * DELTA_DIM + i);
-    if (x.is_q) x.v = load_channel(p, state, (2 * p.n_k_heads + head) * DELTA_DIM + i);
+    x.qk = load_channel(p, state, ((x.is_q ? 0 : p.n_k_heads) + k_head) * DELTA_DIM + i, 0.0f);
+    if (x.is_q) x.v = load_channel(p, state, (2 * p.n_k_heads + head) * DELTA_DIM + i, 0.0f);
     return x;
 }
 

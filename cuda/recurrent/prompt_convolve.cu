@@ -2,7 +2,7 @@
  * and k, into tiles (recurrent.cuh).
  *
  *   qkv     bf16 [n_rows, n_channels]
-  *   tiles   q / |q|, k / |k|, v, each rounded to bf16 before its norm, and after
+ *   tiles   q / |q|, k / |k|, v, each rounded to bf16 before its norm, and after; or x, B, C
  *
  * Grid:   blocks take items in turn.  An item is BLOCK_ROWS rows of a chunk, and eight tiles; a
  *         thread has eight channels, and 16 threads a tile: one head of Gated DeltaNet.
@@ -89,6 +89,15 @@ __device__ __forceinline__ void load_taps(const plain_weight &w, size_t channel,
     }
 }
 
+/* Loads what is added to the sums of the thread's channels. */
+__device__ __forceinline__ void load_biases(const recurrent_params &p, uint32_t channel,
+                                            float (&biases)[VECTOR]) {
+#pragma unroll
+    for (int i = 0; i < VECTOR; i++) biases[i] = conv_bias(p, channel + i);
+}
+
+/* HAS_NORMS: heads of q and k come first, and are normed; without, channels have biases. */
+template <bool HAS_NORMS>
 __device__ void convolve(const recurrent_params &p, const recurrent_window &w, uint32_t item,
                          uint32_t n_heads) {
     const uint32_t n_groups = (n_heads + THREADS / HEAD_LANES - 1) / (THREADS / HEAD_LANES),
@@ -97,16 +106,16 @@ __device__ void convolve(const recurrent_params &p, const recurrent_window &w, u
     if (w.first_chunk + slot >= p.states_of->n_chunks) return;
     const device_chunk chunk = p.states_of->chunks[w.first_chunk + slot];
     const uint32_t head = group * (THREADS / HEAD_LANES) + threadIdx.x / HEAD_LANES;
-    const bool is_there = head < n_heads, is_normed = head < 2 * p.n_k_heads;
-    const bool warp_has_normed = __any_sync(0xffffffffu, is_normed);
+    const bool is_there = head < n_heads, is_normed = HAS_NORMS && head < 2 * p.n_k_heads;
+    const bool warp_has_normed = HAS_NORMS && __any_sync(0xffffffffu, is_normed);
     const uint32_t channel = min(head, n_heads - 1) * TILE_CHANNELS + lane * VECTOR;
     const source from = source_of(p, chunk.seq, channel);
     const int first =
         (int)(chunk.first_row - (uint32_t)p.step->first_row[chunk.seq]) + (int)part * BLOCK_ROWS;
     const int n_rows = (int)chunk.n_rows - (int)part * BLOCK_ROWS;
-    float taps[DELTA_WIDTH][VECTOR], x[DELTA_WIDTH][VECTOR];
+    float taps[DELTA_WIDTH][VECTOR], x[DELTA_WIDTH][VECTOR], biases[VECTOR] = {};
     load_taps(p.conv, channel, taps);
-
+    if (!HAS_NORMS) load_biases(p, channel, biases);
 #pragma unroll
     for (int j = 0; j < DELTA_WIDTH - 1; j++)
         unpack(n_rows > 0 ? load_row(from, first + j - (DELTA_WIDTH - 1)) : make_uint4(0, 0, 0, 0),
@@ -126,7 +135,7 @@ __device__ void convolve(const recurrent_params &p, const recurrent_window &w, u
             unpack(rows[i], x[(row + DELTA_WIDTH - 1) % DELTA_WIDTH]);
 #pragma unroll
             for (int c = 0; c < VECTOR; c++) {
-                float sum = 0.0f;
+                float sum = biases[c];
 #pragma unroll
                 for (int j = 0; j < DELTA_WIDTH; j++)
                     sum += taps[j][c] * x[(row + j) % DELTA_WIDTH][c];
@@ -145,10 +154,11 @@ __device__ void convolve(const recurrent_params &p, const recurrent_window &w, u
     }
 }
 
+template <bool HAS_NORMS>
 __global__ void __launch_bounds__(THREADS) convolve_kernel(recurrent_params p, recurrent_window w) {
     let_next_start();
     wait_for_previous();
-    convolve(p, w, blockIdx.x, p.n_channels / TILE_CHANNELS);
+    convolve<HAS_NORMS>(p, w, blockIdx.x, p.n_channels / TILE_CHANNELS);
 }
 
 } // namespace
@@ -162,6 +172,7 @@ cudaError_t launch_prompt_convolve(const struct recurrent_params *p,
     const uint32_t n_heads = p->n_channels / TILE_CHANNELS,
                    n_groups = (n_heads + THREADS / HEAD_LANES - 1) / (THREADS / HEAD_LANES);
     if (window->n_chunks == 0) return cudaSuccess;
-    return launch_kernel(launch, convolve_kernel, window->n_chunks * BLOCKS_OF_CHUNK * n_groups,
-                         THREADS, 0, *p, *window);
+    return launch_kernel(
+        launch, p->kind == RECURRENT_DELTA ? convolve_kernel<true> : convolve_kernel<false>,
+        window->n_chunks * BLOCKS_OF_CHUNK * n_groups, THREADS, 0, *p, *window);
 }

@@ -21,9 +21,20 @@ struct recurrent_way {
 
 /* ---- decoding ---- */
 
-static bool decode_fits(const struct recurrent_shape *s) {
+static bool delta_fits(const struct recurrent_shape *s) {
     return s->kind == RECURRENT_DELTA && s->k_dim == DELTA_DIM && s->v_dim == DELTA_DIM &&
            s->width == DELTA_WIDTH && s->n_v_heads / s->n_k_heads <= DELTA_MOST_SHARED;
+}
+
+/* Says whether Mamba-2's fast kernels take the shape: a head is half a tile, or a quarter. */
+static bool mamba_fits(const struct recurrent_shape *s) {
+    const bool has_size = s->v_dim == MAMBA_V_DIM || s->v_dim == MAMBA_SMALL_V_DIM;
+    return s->kind == RECURRENT_MAMBA && s->k_dim == MAMBA_K_DIM && has_size &&
+           s->width == DELTA_WIDTH && recurrent_n_channels(s) % TILE_CHANNELS == 0;
+}
+
+static bool decode_fits(const struct recurrent_shape *s) {
+    return delta_fits(s) || mamba_fits(s);
 }
 
 /* Launches the rows that decode.  A step without prompts may be a graph, whose launch is for any
@@ -32,7 +43,8 @@ static cudaError_t run_decode(const struct cuda_backend *cuda,
                               const struct recurrent_params *params) {
     struct recurrent_params p = *params;
     if (has_prompts(cuda)) p.n_rows = cuda->step.n_decode;
-    return launch_delta_decode(&p, launch_of(cuda));
+    return p.kind == RECURRENT_DELTA ? launch_delta_decode(&p, launch_of(cuda))
+                                     : launch_mamba_decode(&p, launch_of(cuda));
 }
 
 static uint32_t n_prompts(const struct cuda_backend *cuda) {
@@ -41,30 +53,17 @@ static uint32_t n_prompts(const struct cuda_backend *cuda) {
 
 /* ---- prompts by chunks ---- */
 
-static bool chunks_fit(const struct cuda_backend *cuda, const struct recurrent_shape *s) {
-    (void)cuda;
-    return decode_fits(s) && delta_scan_runs();
-}
-
 /* Returns the bytes of a window's tiles; what is solved lies behind them. */
 static size_t tile_bytes(const struct recurrent_shape *s, uint32_t n_chunks) {
     return round_up(prompt_tile_bytes(recurrent_n_channels(s), n_chunks), ALIGN);
 }
 
-static size_t chunks_workspace(const struct recurrent_shape *s, uint32_t n_rows) {
-    const uint32_t n_chunks = min_u32(n_rows, WINDOW_CHUNKS);
-    return tile_bytes(s, n_chunks) + delta_solved_bytes(s->n_v_heads, n_chunks) + ALIGN;
-}
-
-static cudaError_t run_window(const struct cuda_backend *cuda, const struct recurrent_params *p,
-                              const struct recurrent_window *w) {
-    cudaError_t status = launch_prompt_convolve(p, w, launch_of(cuda));
-    if (status == cudaSuccess) status = launch_delta_prepare(p, w, launch_of(cuda));
-    return status == cudaSuccess ? launch_delta_scan(p, w, launch_of(cuda)) : status;
-}
-
-static cudaError_t run_chunks(const struct cuda_backend *cuda, const struct recurrent_args *args,
-                              const struct recurrent_params *p) {
+/* Runs the rows that decode, and all chunks of prompts, a window at a time. */
+static cudaError_t run_windows(const struct cuda_backend *cuda, const struct recurrent_args *args,
+                               const struct recurrent_params *p,
+                               cudaError_t (*run)(const struct recurrent_params *p,
+                                                  const struct recurrent_window *w,
+                                                  struct launch launch)) {
     const uint32_t n_chunks = cuda->recurrent.n_chunks,
                    n_most = min_u32(args->n_rows, WINDOW_CHUNKS);
     struct recurrent_window w = {.n_prompts = n_prompts(cuda)};
@@ -74,17 +73,61 @@ static cudaError_t run_chunks(const struct cuda_backend *cuda, const struct recu
     for (uint32_t first = 0; first < n_chunks && status == cudaSuccess; first += w.n_chunks) {
         w.first_chunk = first;
         w.n_chunks = min_u32(n_most, n_chunks - first);
-        status = run_window(cuda, p, &w);
+        status = launch_prompt_convolve(p, &w, launch_of(cuda));
+        if (status == cudaSuccess) status = run(p, &w, launch_of(cuda));
     }
-    if (status != cudaSuccess || n_chunks == 0) return status;
+    return status;
+}
+
+static bool chunks_fit(const struct cuda_backend *cuda, const struct recurrent_shape *s) {
+    (void)cuda;
+    return delta_fits(s) && delta_scan_runs();
+}
+
+static size_t chunks_workspace(const struct recurrent_shape *s, uint32_t n_rows) {
+    const uint32_t n_chunks = min_u32(n_rows, WINDOW_CHUNKS);
+    return tile_bytes(s, n_chunks) + delta_solved_bytes(s->n_v_heads, n_chunks) + ALIGN;
+}
+
+static cudaError_t run_delta_window(const struct recurrent_params *p,
+                                    const struct recurrent_window *w, struct launch launch) {
+    const cudaError_t status = launch_delta_prepare(p, w, launch);
+    return status == cudaSuccess ? launch_delta_scan(p, w, launch) : status;
+}
+
+static cudaError_t run_chunks(const struct cuda_backend *cuda, const struct recurrent_args *args,
+                              const struct recurrent_params *p) {
+    const cudaError_t status = run_windows(cuda, args, p, run_delta_window);
+    if (status != cudaSuccess || cuda->recurrent.n_chunks == 0) return status;
     return launch_delta_output(p, launch_of(cuda));
+}
+
+static bool mamba_chunks_fit(const struct cuda_backend *cuda, const struct recurrent_shape *s) {
+    (void)cuda;
+    return mamba_fits(s);
+}
+
+static size_t mamba_workspace(const struct recurrent_shape *s, uint32_t n_rows) {
+    const uint32_t n_chunks = min_u32(n_rows, WINDOW_CHUNKS);
+    return tile_bytes(s, n_chunks) + mamba_weighed_bytes(s->n_v_heads, n_chunks) + ALIGN;
+}
+
+static cudaError_t run_mamba_window(const struct recurrent_params *p,
+                                    const struct recurrent_window *w, struct launch launch) {
+    const cudaError_t status = launch_mamba_prepare(p, w, launch);
+    return status == cudaSuccess ? launch_mamba_scan(p, w, launch) : status;
+}
+
+static cudaError_t run_mamba(const struct cuda_backend *cuda, const struct recurrent_args *args,
+                             const struct recurrent_params *p) {
+    return run_windows(cuda, args, p, run_mamba_window);
 }
 
 /* ---- any heads ---- */
 
 static bool any_fits(const struct cuda_backend *cuda, const struct recurrent_shape *s) {
     (void)cuda;
-    return s->kind == RECURRENT_DELTA && s->k_dim <= RECURRENT_ANY_MOST_DIM &&
+    return s->kind != RECURRENT_CONVOLUTION && s->k_dim <= RECURRENT_ANY_MOST_DIM &&
            s->v_dim <= RECURRENT_ANY_MOST_DIM && s->v_dim % RECURRENT_ANY_COLUMNS == 0;
 }
 
@@ -129,6 +172,7 @@ static cudaError_t run_convolution(const struct cuda_backend *cuda,
 /* In the order of preference. */
 static const struct recurrent_way ways[] = {
     {chunks_fit, chunks_workspace, run_chunks},
+    {mamba_chunks_fit, mamba_workspace, run_mamba},
     {any_fits, any_workspace, run_any},
     {convolution_fits, convolution_workspace, run_convolution}};
 
@@ -148,8 +192,9 @@ static size_t cuda_recurrent_workspace(const struct backend *be,
     return way_of(be, shape)->workspace(shape, n_rows);
 }
 
+/* Returns a weight without data where the kind of layer has none. */
 static struct plain_weight plain_of(const struct weight *w) {
-    return (struct plain_weight){w->data, w->format.element};
+    return w ? (struct plain_weight){w->data, w->format.element} : (struct plain_weight){0};
 }
 
 static struct recurrent_params params_of(const struct cuda_backend *cuda,
@@ -168,7 +213,13 @@ static struct recurrent_params params_of(const struct cuda_backend *cuda,
         .rates = plain_of(args->rates),
         .dt_bias = plain_of(args->dt_bias),
         .norm = plain_of(args->norm),
+        .skip = plain_of(args->skip),
+        .conv_biases = {plain_of(args->conv_biases[0]), plain_of(args->conv_biases[1]),
+                        plain_of(args->conv_biases[2])},
         .eps = args->eps,
+        .kind = shape->kind,
+        .dt_least = shape->dt_least,
+        .dt_most = shape->dt_most,
         .states = state_at(args->states, 0, args->layer),
         .slot_bytes = args->states->slot_bytes,
         .inputs_at = round_up(recurrent_n_elements(shape) * sizeof(float), STATE_ALIGN),

@@ -51,6 +51,16 @@ static __device__ __forceinline__ float load_plain(const plain_weight &w, size_t
     return load_element(w.data, i, w.element);
 }
 
+/* Returns what is added to a channel's convolution. */
+static __device__ __forceinline__ float conv_bias(const recurrent_params &p, uint32_t channel) {
+    const uint32_t n_values = p.n_v_heads * p.v_dim, n_keys = p.n_k_heads * p.k_dim;
+    if (!p.conv_biases[0].data) return 0.0f;
+    if (channel < n_values) return load_plain(p.conv_biases[0], channel);
+    channel -= n_values;
+    return channel < n_keys ? load_plain(p.conv_biases[1], channel)
+                            : load_plain(p.conv_biases[2], channel - n_keys);
+}
+
 /* ---- states ---- */
 
 /* Returns the sequence's state before its first row, or NULL if it is zeros. */
@@ -118,6 +128,11 @@ static __device__ __forceinline__ float load_a(const recurrent_params &p, size_t
 
 static __device__ __forceinline__ float softplus(float x) {
     return x > 20.0f ? x : log1pf(expf(x));
+}
+
+/* Returns Mamba-2's dt. */
+static __device__ __forceinline__ float time_step(const recurrent_params &p, float a, float bias) {
+    return fminf(fmaxf(softplus(a + bias), p.dt_least), p.dt_most);
 }
 
 /* Returns how much a state decays in a row, as a logarithm.  The exponential of the least one is 0,

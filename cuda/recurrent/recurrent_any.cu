@@ -2,7 +2,8 @@
  *
  *   vectors   convolution, SiLU and norms  ─►  vectors, bf16 [n_rows, n_channels]
  *   recur     S and o, row after row; o, bf16, in the place of the output
- *   finish    out = rmsnorm(o) * norm * silu(z); the last inputs of the convolution are stored
+ *   finish    out = rmsnorm(o) * norm * silu(z), or of Mamba-2 o * silu(z); the last inputs of the
+ *             convolution are stored
  *
  * Grid:   vectors, finish: a warp per row and head.  recur: a warp per sequence, v head and COLUMNS
  *         columns of v; lane l has rows l, l + 32, ... of S in registers.
@@ -41,36 +42,52 @@ __device__ __forceinline__ float input_at(const recurrent_params &p, uint32_t se
 
 __device__ __forceinline__ float convolve(const recurrent_params &p, uint32_t seq, int row,
                                           uint32_t channel) {
-    float sum = 0.0f;
+    float sum = conv_bias(p, channel);
     for (uint32_t j = 0; j < p.width; j++)
         sum += load_plain(p.conv, (size_t)channel * p.width + j) *
                input_at(p, seq, row + (int)j - (int)(p.width - 1), channel);
     return round_bf16(silu(sum));
 }
 
+/* The channels of a head of a row's vectors. */
+struct vector_part {
+    uint32_t first, dim;
+    bool is_normed;
+};
+
+/* Returns head i in the order of the channels. */
+__device__ __forceinline__ vector_part part_of(const recurrent_params &p, uint32_t i) {
+    const uint32_t n_keys = 2 * p.n_k_heads, n_values = p.n_v_heads;
+    if (p.kind == RECURRENT_MAMBA)
+        return i < n_values
+                   ? vector_part{i * p.v_dim, p.v_dim, false}
+                   : vector_part{n_values * p.v_dim + (i - n_values) * p.k_dim, p.k_dim, false};
+    return i < n_keys ? vector_part{i * p.k_dim, p.k_dim, true}
+                      : vector_part{n_keys * p.k_dim + (i - n_keys) * p.v_dim, p.v_dim, false};
+}
+
 __global__ void __launch_bounds__(THREADS) vectors_kernel(recurrent_params p, bf16 *vectors) {
     let_next_start();
     wait_for_previous();
-    const uint32_t row = first_row(p) + blockIdx.x, n_normed = 2 * p.n_k_heads,
-                   head = blockIdx.y * WARPS + threadIdx.x / 32;
-    if (row >= p.step->n_rows || head >= n_normed + p.n_v_heads) return;
-    const bool is_v = head >= n_normed;
-    const uint32_t dim = is_v ? p.v_dim : p.k_dim, seq = (uint32_t)p.step->row_seq[row],
-                   first = is_v ? n_normed * p.k_dim + (head - n_normed) * p.v_dim : head * p.k_dim;
+    const uint32_t row = first_row(p) + blockIdx.x, head = blockIdx.y * WARPS + threadIdx.x / 32;
+    if (row >= p.step->n_rows || head >= 2 * p.n_k_heads + p.n_v_heads) return;
+    const vector_part part = part_of(p, head);
+    const uint32_t seq = (uint32_t)p.step->row_seq[row];
     const int at = (int)(row - (uint32_t)p.step->first_row[seq]);
     float y[MOST_HELD], sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < MOST_HELD; i++) {
         const uint32_t c = threadIdx.x % 32 + 32 * i;
-        y[i] = c < dim ? convolve(p, seq, at, first + c) : 0.0f;
+        y[i] = c < part.dim ? convolve(p, seq, at, part.first + c) : 0.0f;
         sum += y[i] * y[i];
     }
-    const float factor = is_v ? 1.0f : rsqrtf(warp_sum(sum) + NORM2_EPS);
+    const float factor = part.is_normed ? rsqrtf(warp_sum(sum) + NORM2_EPS) : 1.0f;
 #pragma unroll
     for (int i = 0; i < MOST_HELD; i++) {
         const uint32_t c = threadIdx.x % 32 + 32 * i;
-        if (c < dim)
-            vectors[(size_t)row * p.n_channels + first + c] = __float2bfloat16_rn(y[i] * factor);
+        if (c < part.dim)
+            vectors[(size_t)row * p.n_channels + part.first + c] =
+                __float2bfloat16_rn(y[i] * factor);
     }
 }
 
@@ -102,44 +119,64 @@ __device__ __forceinline__ void store_columns(const columns &s, float *to, uint3
     }
 }
 
-/* What a row does to a v head's S; q and k are the lane's elements. */
+/* What a row does to a v head's S; q and k are the lane's elements.  Of Mamba-2 these are C and B,
+ * and v is x. */
 struct change {
-    float q[MOST_HELD], k[MOST_HELD], v[COLUMNS], decay, beta;
+    float q[MOST_HELD], k[MOST_HELD], v[COLUMNS], decay;
+    float share; /* beta, or dt */
+    float scale, skip;
 };
+
+/* Loads the lane's elements of a vector of k_dim. */
+__device__ __forceinline__ void load_keys(float (&x)[MOST_HELD], const bf16 *from, uint32_t k_dim) {
+#pragma unroll
+    for (int i = 0; i < MOST_HELD; i++) {
+        const uint32_t at = threadIdx.x % 32 + 32 * i;
+        x[i] = at < k_dim ? to_float(from[at]) : 0.0f;
+    }
+}
 
 __device__ __forceinline__ void read_change(change &c, const recurrent_params &p,
                                             const bf16 *vectors, size_t row, uint32_t head,
                                             uint32_t column) {
-    const uint32_t k_head = k_head_of(p, head);
-    const bf16 *from = vectors + row * p.n_channels,
-               *v = from + 2 * p.n_k_heads * p.k_dim + head * p.v_dim + column;
-#pragma unroll
-    for (int i = 0; i < MOST_HELD; i++) {
-        const uint32_t at = threadIdx.x % 32 + 32 * i;
-        c.q[i] = at < p.k_dim ? to_float(from[k_head * p.k_dim + at]) : 0.0f;
-        c.k[i] = at < p.k_dim ? to_float(from[(p.n_k_heads + k_head) * p.k_dim + at]) : 0.0f;
-    }
+    const bool is_mamba = p.kind == RECURRENT_MAMBA;
+    const uint32_t n_keys = p.n_k_heads * p.k_dim, n_values = p.n_v_heads * p.v_dim;
+    const bf16 *x = vectors + row * p.n_channels, *key = x + k_head_of(p, head) * p.k_dim,
+               *v = x + (is_mamba ? 0 : 2 * n_keys) + head * p.v_dim + column;
+    load_keys(c.q, key + (is_mamba ? n_values + n_keys : 0), p.k_dim);
+    load_keys(c.k, key + (is_mamba ? n_values : n_keys), p.k_dim);
 #pragma unroll
     for (int i = 0; i < COLUMNS; i++) c.v[i] = to_float(v[i]);
-    c.decay = expf(log_decay(p, row, head));
-    c.beta = write_share(p, row, head);
+    if (is_mamba) {
+        c.share = time_step(p, load_a(p, row, head), load_plain(p.dt_bias, head));
+        c.decay = expf(bounded_decay(load_plain(p.rates, head) * c.share));
+        c.scale = 1.0f;
+        c.skip = load_plain(p.skip, head);
+    } else {
+        c.share = write_share(p, row, head);
+        c.decay = expf(log_decay(p, row, head));
+        c.scale = rsqrtf((float)p.k_dim);
+        c.skip = 0.0f;
+    }
 }
 
-/* Changes the columns, and makes o the row's outputs. */
+/* Changes the columns, and makes o the row's outputs.  READS: a row writes what S lacks of v. */
+template <bool READS>
 __device__ __forceinline__ void apply(columns &s, const change &c, float (&o)[COLUMNS]) {
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++) {
         float read = 0.0f;
 #pragma unroll
         for (int i = 0; i < MOST_HELD; i++) read += (s.x[i][j] *= c.decay) * c.k[i];
-        const float d = c.beta * (c.v[j] - warp_sum(read));
+        const float d = c.share * (READS ? c.v[j] - warp_sum(read) : c.v[j]);
         float out = 0.0f;
 #pragma unroll
         for (int i = 0; i < MOST_HELD; i++) out += (s.x[i][j] += c.k[i] * d) * c.q[i];
-        o[j] = warp_sum(out);
+        o[j] = c.scale * warp_sum(out) + c.skip * c.v[j];
     }
 }
 
+template <bool READS>
 __global__ void __launch_bounds__(THREADS) recur_kernel(recurrent_params p, const bf16 *vectors) {
     let_next_start();
     wait_for_previous();
@@ -151,7 +188,6 @@ __global__ void __launch_bounds__(THREADS) recur_kernel(recurrent_params p, cons
     const size_t at = (size_t)head * p.k_dim * p.v_dim + column,
                  first = (size_t)p.step->first_row[seq], end = first + p.step->seq_rows[seq];
     const char *before = state_before(p, state);
-    const float scale = rsqrtf((float)p.k_dim);
     columns s;
     load_columns(s, before ? reinterpret_cast<const float *>(before) + at : nullptr, p.k_dim,
                  p.v_dim);
@@ -159,12 +195,11 @@ __global__ void __launch_bounds__(THREADS) recur_kernel(recurrent_params p, cons
         change c;
         float o[COLUMNS];
         read_change(c, p, vectors, row, head, column);
-        apply(s, c, o);
+        apply<READS>(s, c, o);
         if (threadIdx.x % 32 == 0)
             *reinterpret_cast<uint2 *>(static_cast<bf16 *>(p.out) +
                                        (row * p.n_v_heads + head) * p.v_dim + column) =
-                make_uint2(pack_bf16(scale * o[0], scale * o[1]),
-                           pack_bf16(scale * o[2], scale * o[3]));
+                make_uint2(pack_bf16(o[0], o[1]), pack_bf16(o[2], o[3]));
     }
     store_columns(s, reinterpret_cast<float *>(state_after(p, state)) + at, p.k_dim, p.v_dim);
 }
@@ -188,13 +223,14 @@ __global__ void __launch_bounds__(THREADS) finish_kernel(recurrent_params p) {
         o[i] = c < p.v_dim ? to_float(out[c]) : 0.0f;
         sum += o[i] * o[i];
     }
-    const float factor = rsqrtf(warp_sum(sum) / p.v_dim + p.eps);
+    const bool has_norm = p.kind == RECURRENT_DELTA;
+    const float factor = has_norm ? rsqrtf(warp_sum(sum) / p.v_dim + p.eps) : 1.0f;
 #pragma unroll
     for (int i = 0; i < MOST_HELD; i++) {
         const uint32_t c = threadIdx.x % 32 + 32 * i;
-        if (c < p.v_dim)
-            out[c] =
-                __float2bfloat16_rn(o[i] * factor * load_plain(p.norm, c) * silu(to_float(z[c])));
+        if (c >= p.v_dim) continue;
+        const float weight = has_norm ? load_plain(p.norm, c) : 1.0f;
+        out[c] = __float2bfloat16_rn(o[i] * factor * weight * silu(to_float(z[c])));
     }
 }
 
@@ -214,8 +250,10 @@ cudaError_t launch_recurrent_any(const struct recurrent_params *p, void *workspa
         launch_kernel(launch, vectors_kernel, dim3(p->n_rows, (n_heads + WARPS - 1) / WARPS),
                       THREADS, 0, *p, vectors);
     if (status == cudaSuccess)
-        status = launch_kernel(launch, recur_kernel, dim3((n_items + WARPS - 1) / WARPS, p->n_seqs),
-                               THREADS, 0, *p, static_cast<const bf16 *>(vectors));
+        status = launch_kernel(
+            launch, p->kind == RECURRENT_DELTA ? recur_kernel<true> : recur_kernel<false>,
+            dim3((n_items + WARPS - 1) / WARPS, p->n_seqs), THREADS, 0, *p,
+            static_cast<const bf16 *>(vectors));
     if (status != cudaSuccess) return status;
     return launch_kernel(launch, finish_kernel, dim3(p->n_rows, (p->n_v_heads + WARPS - 1) / WARPS),
                          THREADS, 0, *p);

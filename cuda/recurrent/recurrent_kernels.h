@@ -2,7 +2,8 @@
  * read of a step.
  *
  *   decode    rows of sequences that generate: one launch does all
- *   prompts   convolve ─► prepare ─► scan ─► output, for a window of chunks at a time
+ *    prompts   convolve ─► prepare ─► scan ─► output, for a window of chunks at a time; of Mamba-2
+ *             scan makes the output
  *   any       rows of either kind, heads of any size, a row at a time: for what the others do not
  *             take
  *
@@ -18,6 +19,7 @@
 #define CUDA_RECURRENT_RECURRENT_KERNELS_H
 
 #include "cuda/host/kernels.h"
+#include "engine/device/recurrent.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -25,8 +27,8 @@ extern "C" {
 
 enum { CHUNK_ROWS = 64, WINDOW_CHUNKS = 64 };
 
-/* All kernels but `any` are made for heads of this size and this width of the convolution.  There a
- * k head has at most DELTA_MOST_SHARED v heads. */
+/* All kernels of Gated DeltaNet but `any` are made for heads of this size and this width of the
+ * convolution.  There a k head has at most DELTA_MOST_SHARED v heads. */
 enum { DELTA_DIM = 128, DELTA_WIDTH = 4, DELTA_MOST_SHARED = 8 };
 
 /* A sequence of a step. */
@@ -62,8 +64,11 @@ struct recurrent_params {
     /* bf16, as in struct recurrent_args. */
     const void *qkv, *z, *b, *a;
     size_t qkv_stride, gates_stride;
-    struct plain_weight conv, rates, dt_bias, norm;
+    struct plain_weight conv, rates, dt_bias, norm, skip;
+    struct plain_weight conv_biases[3]; /* of Mamba-2's x, B and C; without data: none */
     float eps;
+    enum recurrent_kind kind;
+    float dt_least, dt_most; /* of Mamba-2 */
     /* Slot i of the layer is at states + i * slot_bytes: f32 S [n_v_heads][k_dim][v_dim].  At
      * inputs_at bytes follow the last inputs of the convolution, bf16 [width][n_channels].  That of
      * the text's token t is in row t % width. */
@@ -81,8 +86,8 @@ struct recurrent_params {
 struct recurrent_window {
     uint32_t first_chunk, n_chunks;
     uint32_t n_prompts; /* sequences of the step that do not decode */
-    void *tiles;        /* q, k and v: recurrent.cuh */
-    void *solved;       /* T and P: delta.cuh */
+    void *tiles;        /* what is behind the convolution: recurrent.cuh */
+    void *solved;       /* what `prepare` makes: delta.cuh, mamba.cuh */
 };
 
 /* The channels of the convolution are a multiple of this where prompts go by windows. */
@@ -113,12 +118,21 @@ cudaError_t launch_prompt_convolve(const struct recurrent_params *p,
 bool delta_scan_runs(void);
 
 cudaError_t launch_delta_decode(const struct recurrent_params *p, struct launch launch);
-
 cudaError_t launch_delta_prepare(const struct recurrent_params *p,
                                  const struct recurrent_window *window, struct launch launch);
 cudaError_t launch_delta_scan(const struct recurrent_params *p,
                               const struct recurrent_window *window, struct launch launch);
 cudaError_t launch_delta_output(const struct recurrent_params *p, struct launch launch);
+
+/* The sizes of a head's state that Mamba-2's kernels but `any` take; the width is DELTA_WIDTH. */
+enum { MAMBA_K_DIM = 128, MAMBA_V_DIM = 64, MAMBA_SMALL_V_DIM = 32 };
+/* Returns the bytes of what is made for a window's chunks, in the place of what is solved. */
+size_t mamba_weighed_bytes(uint32_t n_v_heads, uint32_t n_chunks);
+cudaError_t launch_mamba_decode(const struct recurrent_params *p, struct launch launch);
+cudaError_t launch_mamba_prepare(const struct recurrent_params *p,
+                                 const struct recurrent_window *window, struct launch launch);
+cudaError_t launch_mamba_scan(const struct recurrent_params *p,
+                              const struct recurrent_window *window, struct launch launch);
 
 #ifdef __cplusplus
 }

@@ -140,7 +140,8 @@ struct state_pool {
 static inline struct state_pool state_pool_of(const struct recurrent_shape *shape, enum dtype act,
                                               uint32_t n_slots) {
     const size_t layer_bytes = recurrent_layer_bytes(shape, act);
-    return (struct state_pool){.n_slots = n_slots,
+    return (struct state_pool){.base = NULL,
+                               .n_slots = n_slots,
                                .shape = *shape,
                                .layer_bytes = layer_bytes,
                                .slot_bytes = shape->n_layers * layer_bytes};

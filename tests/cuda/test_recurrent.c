@@ -4,7 +4,7 @@
  * or move to other slots.
  *
  * The device rounds q, k and v to bf16, before their norms and after, and outputs twice.  So
- * outputs are compared loosely; kernels/delta_test.cu compares states closely. */
+ * outputs are compared loosely; kernels/recurrent_test.cu compares states closely. */
 #include "tests/cuda/cuda_test.h"
 
 #include "engine/device/host_pool.h"
@@ -25,6 +25,12 @@ static const struct recurrent_shape shapes[] = {
     {1, 2, 4, 32, 16, 4, true, RECURRENT_DELTA, 0, 0},
     {2, 1, 3, 20, 48, 8, false, RECURRENT_DELTA, 0, 0},
     {1, 2, 2, 256, 256, 3, false, RECURRENT_DELTA, 0, 0},
+    {2, 1, 6, 128, 64, 4, false, RECURRENT_MAMBA, 0, INFINITY},
+    {1, 2, 8, 128, 32, 4, false, RECURRENT_MAMBA, 0.3F, 1.1F},
+    {1, 1, 5, 128, 64, 4, false, RECURRENT_MAMBA, 0, INFINITY},
+    {2, 2, 4, 20, 48, 8, false, RECURRENT_MAMBA, 0, INFINITY},
+    {1, 1, 4, 24, 16, 3, false, RECURRENT_MAMBA, 0.3F, 1.1F},
+    {1, 2, 2, 256, 256, 4, false, RECURRENT_MAMBA, 0, INFINITY},
     {2, 0, 2048, 0, 1, 3, false, RECURRENT_CONVOLUTION, 0, 0},
     {1, 0, 10, 0, 1, 8, false, RECURRENT_CONVOLUTION, 0, 0},
 };
@@ -34,7 +40,7 @@ static const uint32_t lengths[N_STEPS][N_SEQS] = {{1, 3, 70, 200}, {1, 1, 64, 5}
 
 /* A layer's weights on one backend. */
 struct layer {
-    struct weight conv, rates, dt_bias, norm;
+    struct weight conv, rates, dt_bias, norm, skip, biases[3];
     struct state_pool states;
 };
 
@@ -52,7 +58,7 @@ static void release(struct backend *be, const void *memory) {
 
 /* What all backends get the same values of. */
 struct values {
-    float *conv, *rates, *dt_bias, *norm;
+    float *conv, *rates, *dt_bias, *norm, *skip, *biases;
     float *qkv[N_STEPS], *gates[N_STEPS]; /* [n_rows] of n_channels, and of z, b and a */
 };
 
@@ -72,6 +78,8 @@ static void make_values(struct values *v, const struct recurrent_shape *s) {
     v->rates = random_floats(s->n_v_heads);
     v->dt_bias = random_bf16(s->n_v_heads, 1);
     v->norm = random_bf16(s->v_dim, 1);
+    v->skip = random_bf16(s->n_v_heads, 1);
+    v->biases = random_bf16(n_channels, 1);
     for (uint32_t h = 0; h < s->n_v_heads; h++) v->rates[h] = -expf(v->rates[h] - 3);
     for (uint32_t i = 0; i < N_STEPS; i++) {
         v->qkv[i] = random_bf16((size_t)rows_of(i) * recurrent_n_inputs(s), 2);
@@ -80,7 +88,8 @@ static void make_values(struct values *v, const struct recurrent_shape *s) {
 }
 
 static void free_values(struct values *v) {
-    free(v->conv), free(v->rates), free(v->dt_bias), free(v->norm);
+    float *weights[] = {v->conv, v->rates, v->dt_bias, v->norm, v->skip, v->biases};
+    for (size_t i = 0; i < COUNT(weights); i++) free(weights[i]);
     for (uint32_t i = 0; i < N_STEPS; i++) free(v->qkv[i]), free(v->gates[i]);
 }
 
@@ -132,6 +141,8 @@ static void run_step(struct backend *be, struct layer *l, const struct values *v
         .rates = &l->rates,
         .dt_bias = &l->dt_bias,
         .norm = &l->norm,
+        .skip = &l->skip,
+        .conv_biases = {&l->biases[0], &l->biases[1], &l->biases[2]},
         .eps = 1e-5F,
         .states = &l->states,
         .layer = s->n_layers - 1,
@@ -174,16 +185,24 @@ static void run_steps(struct backend *be, const struct recurrent_shape *s, const
                       .rates = plain(be, v->rates, ELEMENT_F32, 1, s->n_v_heads),
                       .dt_bias = plain(be, v->dt_bias, element, 1, s->n_v_heads),
                       .norm = plain(be, v->norm, element, 1, s->v_dim),
+                      .skip = plain(be, v->skip, element, 1, s->n_v_heads),
                       .states = state_pool_of(s, be->act_dtype, N_SLOTS)};
     l.conv.n_stacked = n_channels;
     l.conv.rows = 1;
+    const uint32_t n_keys = s->n_k_heads * s->k_dim,
+                   widths[] = {s->n_v_heads * s->v_dim, n_keys, n_keys};
+    const float *biases = v->biases;
+    for (int i = 0; s->kind == RECURRENT_MAMBA && i < 3; biases += widths[i++])
+        l.biases[i] = plain(be, (float *)biases, element, 1, widths[i]);
     const size_t bytes = N_SLOTS * l.states.slot_bytes;
     l.states.base = be == gpu ? gpu_poison(bytes / sizeof(float), ELEMENT_F32) : malloc(bytes);
     for (uint32_t i = 0; i < N_STEPS; i++) {
         run_step(be, &l, v, i, out[i]);
         if (moves) move_states(be, &l.states);
     }
-    const void *owned[] = {l.conv.data, l.rates.data, l.dt_bias.data, l.norm.data, l.states.base};
+    const void *owned[] = {l.conv.data,      l.rates.data,     l.dt_bias.data,
+                           l.norm.data,      l.skip.data,      l.biases[0].data,
+                           l.biases[1].data, l.biases[2].data, l.states.base};
     for (size_t i = 0; i < COUNT(owned); i++) release(be, owned[i]);
 }
 
@@ -220,8 +239,7 @@ static void refuses_heads_that_no_kernel_takes(void **state) {
     const struct recurrent_shape wide = {1, 1, 1, 512, 128, 4, false, RECURRENT_DELTA, 0, 0},
                                  odd = {1, 1, 1, 64, 6, 4, false, RECURRENT_DELTA, 0, 0},
                                  single = {1, 0, 5, 0, 1, 3, false, RECURRENT_CONVOLUTION, 0, 0},
-                                 mamba = {1, 1,       48, 128, 64, 4, false, RECURRENT_MAMBA,
-                                          0, INFINITY};
+                                 mamba = {1, 1, 1, 512, 64, 4, false, RECURRENT_MAMBA, 0, INFINITY};
     assert_false(gpu->ops->recurrent->takes(gpu, &wide));
     assert_false(gpu->ops->recurrent->takes(gpu, &odd));
     assert_false(gpu->ops->recurrent->takes(gpu, &single));

@@ -18,7 +18,7 @@ import test_offload_oracle
 import test_sparse_oracle
 from bounded_oracle import Budget
 from oracle_model import Model
-from precision import BF16, EXACT, PRECISE, check_errors
+from precision import BF16, PRECISE, check_errors
 from random_model import write_random_model
 from server import Server
 from test_families import link_checkpoint
@@ -108,10 +108,7 @@ class Checkpoint:
         return self.rng.choices(range(3, len(self.model.table)), k=n)
 
 
-SERVED = [name for name in CHECKPOINTS if EXACT or not name.startswith("granite4h")]
-
-
-@pytest.fixture(scope="module", params=[*SERVED, *SINKS])
+@pytest.fixture(scope="module", params=[*CHECKPOINTS, *SINKS])
 def checkpoint(request, tmp_path_factory):
     one = Checkpoint(tmp_path_factory.mktemp("policies"), request.param)
     yield one

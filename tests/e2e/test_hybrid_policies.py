@@ -13,14 +13,14 @@ import pytest
 import test_filtered_prompts
 from offload_oracle import Selection
 from oracle_model import Model
-from precision import BF16_DEEP, ELEMENT_BYTES, EXACT, PRECISE, check_errors
+from precision import BF16_DEEP, ELEMENT_BYTES, PRECISE, check_errors
 from server import BINARY, DEVICE, INVARIANT, Server
 from test_hybrids import PAGE_TOKENS, ask, leave, make_model, text
 from test_offload_oracle import Errors, read_generated, write_filters
 from test_offload_oracle import ask as ask_selecting
 from test_sparse_oracle import Comparison
 
-CHECKPOINTS = ["qwen3_5-gqa-bf16-head32-deep", *["granite4h-gqa-bf16-head32-deep"] * EXACT]
+CHECKPOINTS = ["qwen3_5-gqa-bf16-head32-deep", "granite4h-gqa-bf16-head32-deep"]
 N_ATTENDING, CONTEXT, TAIL = 4, 8192, 5
 FILTERS = (0,), 0  # and how long layers wait
 MOVED = {"type": "offload", "selected": 64, "tail": 64}

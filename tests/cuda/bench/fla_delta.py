@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Times a layer with a recurrent state (Gated DeltaNet) beside flash-linear-attention.
 
-    fla_delta.py build/tests/cuda/delta_test
+    fla_delta.py build/tests/cuda/recurrent_test
 
-Runs `delta_test --bench` first, and then the kernels of flash-linear-attention (PyPI: fla-core) on the same GPU, as its
+Runs `recurrent_test --bench delta` first, and then the kernels of flash-linear-attention (PyPI: fla-core) on the same GPU, as its
 own layer calls them: the convolution, the chunked rule with the gates and the norms of q and k, and the norm and the gate
 of the output.  Each time is the median of replays of a CUDA graph, so the host's launches count in neither.  Prints CSV;
 `ratio` is quire's time of the same work over FLA's.  It needs PyTorch, Triton and einops."""
@@ -19,9 +19,9 @@ from fla.modules.causal_conv1d import causal_conv1d
 from fla.ops.gated_delta_rule import chunk_gated_delta_rule, fused_recurrent_gated_delta_rule
 
 DIM, WIDTH, WINDOW = 128, 4, 64
-PROMPT = re.compile(r"prompt,(\d+)/(\d+) heads,(\d+) rows,1 sequences,window (\d+): whole ([\d.]+) us "
+PROMPT = re.compile(r"prompt,delta (\d+)/(\d+) heads of 128,(\d+) rows,1 sequences,window (\d+): whole ([\d.]+) us "
                     r"\(convolve ([\d.]+) prepare [\d.]+ scan [\d.]+\) output ([\d.]+)")
-DECODE = re.compile(r"decode,(\d+)/(\d+) heads,(\d+) sequences: ([\d.]+) us a layer")
+DECODE = re.compile(r"decode,delta (\d+)/(\d+) heads of 128,(\d+) sequences: ([\d.]+) us a layer")
 
 
 class Layer:
@@ -100,7 +100,7 @@ def decode(n_k_heads, n_v_heads, n_seqs):
 
 
 def main():
-    shown = subprocess.run([sys.argv[1], "--bench"], check=True, capture_output=True, text=True).stdout
+    shown = subprocess.run([sys.argv[1], "--bench", "delta"], check=True, capture_output=True, text=True).stdout
     out = csv.writer(sys.stdout)
     print(f"# {torch.cuda.get_device_name()}, torch {torch.__version__}")
     out.writerow(["work", "k_heads", "v_heads", "rows", "quire_us", "fla_us", "ratio"])

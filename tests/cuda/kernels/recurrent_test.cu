@@ -1,17 +1,21 @@
-/* delta_test.cu - the kernels of Gated DeltaNet (cuda/recurrent/) against the recurrence in double.
+/* recurrent_test.cu - the kernels of Gated DeltaNet and Mamba-2 (cuda/recurrent/) against the
+ * recurrence in double.
  *
- *   delta_test            tests; 77 without a device of compute capability 9.0
- *   delta_test --bench    times, as CSV: kernel, shape, microseconds, bytes a second
+ *   recurrent_test            tests; 77 without a device of compute capability 9.0
+ *   recurrent_test --bench [delta|mamba]    times, as CSV: kernel, shape, microseconds, bytes a
+ *                                           second
  *
- * The oracle takes q, k and v as the convolution stored them, so what is left are the errors of
+ * The oracle takes the vectors as the convolution stored them, so what is left are the errors of
  * sums and of split products.  The convolution is tested by itself. */
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <string>
 #include <thread>
 
 #include "cuda/recurrent/delta.cuh"
 #include "tests/cuda/bench/bench.cuh"
+#include "tests/recurrent_oracle.h"
 
 /* ---- random numbers ---- */
 
@@ -69,23 +73,40 @@ template <typename T> static std::vector<T> from_device(const void *at, size_t n
 /* ---- a layer and a step ---- */
 
 struct layer {
-    uint32_t n_k_heads, n_v_heads;
-    halves conv, dt_bias, norm;
+    recurrent_shape shape;
+    halves conv, dt_bias, norm, biases, skip;
     std::vector<float> rates;
-    bool v_heads_apart;
-    uint32_t n_channels() const { return (2 * n_k_heads + n_v_heads) * DELTA_DIM; }
+    bool is_delta() const { return shape.kind == RECURRENT_DELTA; }
+    uint32_t n_channels() const { return recurrent_n_channels(&shape); }
+    uint32_t n_values() const { return shape.n_v_heads * shape.v_dim; }
+    uint32_t n_keys() const { return shape.n_k_heads * shape.k_dim; }
+    uint32_t gates_width() const { return n_values() + 2 * shape.n_v_heads; }
+    size_t head_size() const { return (size_t)shape.k_dim * shape.v_dim; }
 };
 
-static layer make_layer(uint32_t n_k_heads, uint32_t n_v_heads, bool v_heads_apart = false) {
-    layer l = {n_k_heads, n_v_heads, {}, {}, {}, {}, v_heads_apart};
+static layer make_layer_of(const recurrent_shape &shape) {
+    layer l = {shape, {}, {}, {}, {}, {}, {}};
     l.conv = random_halves((size_t)l.n_channels() * DELTA_WIDTH, 0.5);
-    l.norm = random_halves(DELTA_DIM, 1.0);
-    for (uint32_t h = 0; h < n_v_heads; h++) {
+    l.norm = random_halves(shape.v_dim, 1.0);
+    l.biases = random_halves(l.n_channels(), 0.5);
+    l.skip = random_halves(shape.n_v_heads, 1.0);
+    for (uint32_t h = 0; h < shape.n_v_heads; h++) {
         const double dt = exp(log(1e-3) + uniform_random() * log(100.0));
         l.rates.push_back((float)(-1.0 - 15.0 * uniform_random()));
         l.dt_bias.push_back(to_bf16(dt + log(-expm1(-dt))));
     }
     return l;
+}
+
+static layer make_layer(uint32_t n_k_heads, uint32_t n_v_heads, bool v_heads_apart = false) {
+    return make_layer_of({1, n_k_heads, n_v_heads, DELTA_DIM, DELTA_DIM, DELTA_WIDTH, v_heads_apart,
+                          RECURRENT_DELTA, 0.0f, 0.0f});
+}
+
+static layer make_mamba(uint32_t n_k_heads, uint32_t n_v_heads, uint32_t v_dim,
+                        float dt_least = 0.0f, float dt_most = INFINITY) {
+    return make_layer_of({1, n_k_heads, n_v_heads, MAMBA_K_DIM, v_dim, DELTA_WIDTH, false,
+                          RECURRENT_MAMBA, dt_least, dt_most});
 }
 
 struct rows {
@@ -95,9 +116,9 @@ struct rows {
 static rows make_rows(const layer &l, size_t n, double gate_scale) {
     rows r;
     r.qkv = random_halves(n * l.n_channels(), 1.0);
-    r.z = random_halves(n * l.n_v_heads * DELTA_DIM, 1.0);
-    r.a = random_halves(n * l.n_v_heads, gate_scale);
-    r.b = random_halves(n * l.n_v_heads, gate_scale);
+    r.z = random_halves(n * l.n_values(), 1.0);
+    r.a = random_halves(n * l.shape.n_v_heads, gate_scale);
+    r.b = random_halves(n * l.shape.n_v_heads, gate_scale);
     return r;
 }
 
@@ -121,14 +142,23 @@ struct rig {
         return at;
     }
     rig(const layer &l, uint32_t n_slots) : l(l), n_slots(n_slots) {
-        p.n_k_heads = l.n_k_heads, p.n_v_heads = l.n_v_heads, p.v_heads_apart = l.v_heads_apart;
-        p.n_channels = l.n_channels();
-        p.k_dim = p.v_dim = DELTA_DIM, p.width = DELTA_WIDTH, p.eps = 1e-6f;
+        const recurrent_shape &shape = l.shape;
+        p.n_k_heads = shape.n_k_heads, p.n_v_heads = shape.n_v_heads;
+        p.v_heads_apart = shape.v_heads_apart, p.kind = shape.kind, p.n_channels = l.n_channels();
+        p.k_dim = shape.k_dim, p.v_dim = shape.v_dim, p.width = shape.width, p.eps = 1e-6f;
+        p.dt_least = shape.dt_least, p.dt_most = shape.dt_most;
         p.conv = {own(to_device(l.conv)), ELEMENT_BF16};
         p.dt_bias = {own(to_device(l.dt_bias)), ELEMENT_BF16};
         p.norm = {own(to_device(l.norm)), ELEMENT_BF16};
+        p.skip = {own(to_device(l.skip)), ELEMENT_BF16};
         p.rates = {own(to_device(l.rates)), ELEMENT_F32};
-        p.inputs_at = (size_t)l.n_v_heads * DELTA_DIM * DELTA_DIM * sizeof(float);
+        const uint16_t *biases = own(to_device(l.biases));
+        if (!l.is_delta()) {
+            p.conv_biases[0] = {biases, ELEMENT_BF16};
+            p.conv_biases[1] = {biases + l.n_values(), ELEMENT_BF16};
+            p.conv_biases[2] = {biases + l.n_values() + l.n_keys(), ELEMENT_BF16};
+        }
+        p.inputs_at = recurrent_n_elements(&shape) * sizeof(float);
         p.slot_bytes = p.inputs_at + (size_t)DELTA_WIDTH * l.n_channels() * sizeof(bf16);
         void *states;
         check(cudaMalloc(&states, n_slots * p.slot_bytes), "memory");
@@ -191,22 +221,23 @@ struct device_rows {
         p.states_of = r.own(to_device(std::vector<device_recurrent>{states_of}));
         p.step = r.own(to_device(std::vector<device_step>{step}));
         /* z, b and a in one matrix: as when one product makes them. */
-        p.gates_stride = (size_t)r.l.n_v_heads * (DELTA_DIM + 2), p.qkv_stride = r.l.n_channels();
+        p.gates_stride = r.l.gates_width(), p.qkv_stride = r.l.n_channels();
         p.qkv = repeated(in.qkv, p.qkv_stride);
         const uint16_t *gates = static_cast<uint16_t *>(repeated(join(in), p.gates_stride));
         p.z = gates;
-        p.b = gates + r.l.n_v_heads * DELTA_DIM;
-        p.a = gates + r.l.n_v_heads * (DELTA_DIM + 1);
+        p.b = gates + r.l.n_values();
+        p.a = gates + r.l.n_values() + p.n_v_heads;
         p.n_rows = n_rows;
-        const size_t out_bytes = (size_t)n_rows * r.l.n_v_heads * DELTA_DIM * sizeof(bf16);
+        const size_t out_bytes = (size_t)n_rows * r.l.n_values() * sizeof(bf16);
         check(cudaMalloc(&p.out, out_bytes), "memory");
         check(cudaMemset(r.own(p.out), 0xff, out_bytes), "memory");
-        check(cudaMalloc(&tiles, prompt_tile_bytes(p.n_channels, window_chunks)), "");
-        check(cudaMalloc(&solved, delta_solved_bytes(p.n_v_heads, window_chunks)), "memory");
+        check(cudaMalloc(&tiles, prompt_tile_bytes(p.n_channels, window_chunks)), "memory");
+        const auto solved_bytes = r.l.is_delta() ? delta_solved_bytes : mamba_weighed_bytes;
+        check(cudaMalloc(&solved, solved_bytes(p.n_v_heads, window_chunks)), "memory");
         r.own(tiles), r.own(solved);
     }
     halves join(const rows &in) const {
-        const size_t n_heads = p.n_v_heads, n_z = n_heads * DELTA_DIM, n = in.a.size() / n_heads;
+        const size_t n_heads = p.n_v_heads, n_z = r.l.n_values(), n = in.a.size() / n_heads;
         halves all(n * p.gates_stride);
         for (size_t row = 0; row < n; row++) {
             uint16_t *to = &all[row * p.gates_stride];
@@ -239,13 +270,23 @@ struct device_rows {
                 check(cudaStreamSynchronize(r.stream), "convolve");
                 seen(w);
             }
-            check(launch_delta_prepare(&p, &w, r.on), "prepare");
-            check(launch_delta_scan(&p, &w, r.on), "scan");
+            const bool is_delta = r.l.is_delta();
+            check((is_delta ? launch_delta_prepare : launch_mamba_prepare)(&p, &w, r.on),
+                  "prepare");
+            check((is_delta ? launch_delta_scan : launch_mamba_scan)(&p, &w, r.on), "scan");
         }
+    }
+    /* Makes out of o, where the scan has not. */
+    void run_output() const {
+        if (r.l.is_delta()) check(launch_delta_output(&p, r.on), "output");
+    }
+    void run_decode() const {
+        check(r.l.is_delta() ? launch_delta_decode(&p, r.on) : launch_mamba_decode(&p, r.on),
+              "decode");
     }
     void finish() const { check(cudaStreamSynchronize(r.stream), "kernels"); }
     doubles outputs() const {
-        const halves x = from_device<uint16_t>(p.out, (size_t)n_rows * p.n_v_heads * DELTA_DIM);
+        const halves x = from_device<uint16_t>(p.out, (size_t)n_rows * r.l.n_values());
         doubles y(x.size());
         for (size_t i = 0; i < x.size(); i++) y[i] = from_bf16(x[i]);
         return y;
@@ -254,82 +295,42 @@ struct device_rows {
 
 /* ---- the oracle ---- */
 
-static double sigmoid(double x) {
-    return 1.0 / (1.0 + exp(-x));
-}
-
-/* Convolves and norms a row of a sequence as the kernels do: bf16 between the steps.  `qkv` has the
- * sequence's rows. */
-static doubles vectors_of(const layer &l, const uint16_t *qkv, size_t row) {
-    const uint32_t n = l.n_channels();
-    doubles y(n);
-    for (uint32_t c = 0; c < n; c++) {
-        double sum = 0.0;
-        for (size_t j = 0; j < DELTA_WIDTH; j++)
-            if (row + j + 1 >= DELTA_WIDTH)
-                sum += from_bf16(l.conv[c * DELTA_WIDTH + j]) *
-                       from_bf16(qkv[(row + j + 1 - DELTA_WIDTH) * n + c]);
-        y[c] = from_bf16(to_bf16(sum * sigmoid(sum)));
-    }
-    for (uint32_t h = 0; h < 2 * l.n_k_heads; h++) {
-        double sum = 1e-6;
-        for (int i = 0; i < DELTA_DIM; i++) sum += y[h * DELTA_DIM + i] * y[h * DELTA_DIM + i];
-        for (int i = 0; i < DELTA_DIM; i++)
-            y[h * DELTA_DIM + i] = from_bf16(to_bf16(y[h * DELTA_DIM + i] / sqrt(sum)));
-    }
+static doubles doubles_of(const halves &x) {
+    doubles y(x.size());
+    for (size_t i = 0; i < x.size(); i++) y[i] = from_bf16(x[i]);
     return y;
 }
 
-/* A v head's recurrence: state [128][128] and out [n][128 of n_v_heads * 128]. */
-struct recurrence {
-    const layer &l;
-    const doubles &vectors; /* [n][n_channels] */
-    const uint16_t *a, *b;  /* [n][n_v_heads] */
-    size_t n;
-    double *state, *out;
+static double rounded(double x) {
+    return from_bf16(to_bf16(x));
+}
+
+/* The layer in float64; vectors are stored in bf16. */
+struct definition {
+    doubles taps, biases, rates, dt_bias, norm, skip;
+    oracle_layer of;
+    explicit definition(const layer &l)
+        : taps(doubles_of(l.conv)), biases(doubles_of(l.biases)),
+          rates(l.rates.begin(), l.rates.end()), dt_bias(doubles_of(l.dt_bias)),
+          norm(doubles_of(l.norm)), skip(doubles_of(l.skip)),
+          of{l.shape,      taps.data(),    l.is_delta() ? nullptr : biases.data(),
+             rates.data(), dt_bias.data(), norm.data(),
+             skip.data(),  1e-6,           rounded} {}
+    definition(const definition &) = delete;
 };
 
-static void recur_head(const recurrence &r, uint32_t head) {
-    const uint32_t n_heads = r.l.n_v_heads, k_heads = r.l.n_k_heads, D = DELTA_DIM,
-                   k_head = r.l.v_heads_apart ? head % k_heads : head / (n_heads / k_heads);
-    double *s = r.state + (size_t)head * D * D;
-    for (size_t row = 0; row < r.n; row++) {
-        const double *q = &r.vectors[row * r.l.n_channels() + k_head * D], *k = q + k_heads * D,
-                     *v = &r.vectors[row * r.l.n_channels() + (2 * k_heads + head) * D];
-        const double x = from_bf16(r.a[row * n_heads + head]) + from_bf16(r.l.dt_bias[head]),
-                     softplus = x > 30 ? x : log1p(exp(x)),
-                     decay = exp((double)r.l.rates[head] * softplus),
-                     beta = sigmoid(from_bf16(r.b[row * n_heads + head]));
-        double kv[DELTA_DIM] = {0}, o[DELTA_DIM] = {0};
-        for (uint32_t i = 0; i < D; i++)
-            for (uint32_t j = 0; j < D; j++) kv[j] += (s[i * D + j] *= decay) * k[i];
-        for (uint32_t j = 0; j < D; j++) kv[j] = beta * (v[j] - kv[j]);
-        for (uint32_t i = 0; i < D; i++)
-            for (uint32_t j = 0; j < D; j++) o[j] += (s[i * D + j] += k[i] * kv[j]) * q[i];
-        for (uint32_t j = 0; j < D; j++) r.out[(row * n_heads + head) * D + j] = o[j] / sqrt(128.0);
-    }
-}
-
-static void recur(const recurrence &r) {
+/* Runs all v heads over n rows of vectors, from the states on. */
+static void recur(const definition &d, const doubles &vectors, const doubles &a, const doubles &b,
+                  size_t n, doubles &states, double *out) {
+    const recurrent_shape &s = d.of.shape;
     std::vector<std::thread> threads;
     for (uint32_t t = 0; t < 16; t++)
-        threads.emplace_back([&r, t] {
-            for (uint32_t h = t; h < r.l.n_v_heads; h += 16) recur_head(r, h);
+        threads.emplace_back([&, t] {
+            for (uint32_t h = t; h < s.n_v_heads; h += 16)
+                oracle_recur(&d.of, vectors.data(), a.data(), b.data(), n, h,
+                             &states[(size_t)h * s.k_dim * s.v_dim], out);
         });
     for (std::thread &t : threads) t.join();
-}
-
-/* Norms a row's outputs and multiplies them by silu(z), in place. */
-static void gate_outputs(const layer &l, const uint16_t *z, double *o, size_t n_heads) {
-    for (size_t h = 0; h < n_heads; h++) {
-        double sum = 0.0;
-        for (int i = 0; i < DELTA_DIM; i++) sum += o[h * DELTA_DIM + i] * o[h * DELTA_DIM + i];
-        for (int i = 0; i < DELTA_DIM; i++) {
-            const double gate = from_bf16(z[h * DELTA_DIM + i]);
-            o[h * DELTA_DIM + i] *=
-                from_bf16(l.norm[i]) * gate * sigmoid(gate) / sqrt(sum / DELTA_DIM + 1e-6);
-        }
-    }
 }
 
 static int n_failures;
@@ -356,24 +357,29 @@ static void expect(const char *what, uint32_t n, double error, double most) {
 /* Takes the vectors out of a window's tiles. */
 static void read_tiles(const device_rows &d, const recurrent_window &w,
                        const std::vector<device_chunk> &chunks, doubles &vectors) {
-    const uint32_t n_heads = 2 * d.p.n_k_heads + d.p.n_v_heads;
-    const halves tiles =
-        from_device<uint16_t>(w.tiles, (size_t)w.n_chunks * n_heads * TILE_BYTES / 2);
+    const uint32_t n = d.p.n_channels;
+    const halves tiles = from_device<uint16_t>(w.tiles, (size_t)w.n_chunks * n * CHUNK_ROWS);
     for (uint32_t slot = 0; slot < w.n_chunks; slot++)
-        for (uint32_t head = 0; head < n_heads; head++)
-            for (uint32_t i = 0; i < CHUNK_ROWS; i++)
-                for (uint32_t c = 0; c < DELTA_DIM; c++) {
-                    const device_chunk &chunk = chunks[w.first_chunk + slot];
-                    const uint32_t row = tile_row(i);
-                    const size_t at = ((size_t)slot * n_heads + head) * TILE_BYTES +
-                                      c / 64 * HALF_BYTES + row * 128 +
-                                      (c % 64 / 8 ^ row % 8) * 16 + c % 8 * 2;
-                    const double x = from_bf16(tiles[at / 2]);
-                    if (i < chunk.n_rows)
-                        vectors[((size_t)(chunk.first_row + i) * n_heads + head) * DELTA_DIM + c] =
-                            x;
-                    else if (x != 0.0) n_failures++;
-                }
+        for (uint32_t i = 0; i < CHUNK_ROWS; i++)
+            for (uint32_t c = 0; c < n; c++) {
+                const device_chunk &chunk = chunks[w.first_chunk + slot];
+                const uint32_t row = tile_row(i);
+                const size_t at =
+                    ((size_t)slot * (n / HALF_CHANNELS) + c / HALF_CHANNELS) * HALF_BYTES +
+                    row * 128 + (c % 64 / 8 ^ row % 8) * 16 + c % 8 * 2;
+                const double x = from_bf16(tiles[at / 2]);
+                if (i < chunk.n_rows) vectors[(size_t)(chunk.first_row + i) * n + c] = x;
+                else if (x != 0.0) n_failures++;
+            }
+}
+
+static rows part_of(const layer &l, const rows &in, size_t first, size_t n) {
+    const auto cut = [&](const halves &x, size_t width) {
+        return halves(x.begin() + (ptrdiff_t)(first * width),
+                      x.begin() + (ptrdiff_t)((first + n) * width));
+    };
+    return {cut(in.qkv, l.n_channels()), cut(in.z, l.n_values()), cut(in.a, l.shape.n_v_heads),
+            cut(in.b, l.shape.n_v_heads)};
 }
 
 struct answer {
@@ -386,7 +392,9 @@ static answer test_prompts(const char *what, rig &r, const rows &in,
                            const std::vector<sequence> &seqs, double state_error,
                            uint32_t window_chunks = WINDOW_CHUNKS) {
     const layer &l = r.l;
-    const size_t row_size = (size_t)l.n_v_heads * DELTA_DIM;
+    const uint32_t n_heads = l.shape.n_v_heads;
+    const size_t row_size = l.n_values(), head_size = l.head_size();
+    const definition def(l);
     std::vector<doubles> states;
     for (const sequence &s : seqs)
         states.push_back(s.state.from < 0 ? doubles(r.p.inputs_at / 4, 0.0)
@@ -399,27 +407,30 @@ static answer test_prompts(const char *what, rig &r, const rows &in,
     d.run_prompts([&](const recurrent_window &w) { read_tiles(d, w, chunks, got.vectors); });
     d.finish();
     const doubles raw = d.outputs();
-    check(launch_delta_output(&d.p, r.on), "output");
+    d.run_output();
     d.finish();
     got.out = d.outputs();
     doubles out(raw.size());
     double state_worst = 0.0;
     size_t first = 0;
     for (size_t i = 0; i < seqs.size(); i++) {
-        const doubles mine(
+        const rows mine = part_of(l, in, first, seqs[i].n_rows);
+        const doubles vectors(
             got.vectors.begin() + (ptrdiff_t)(first * l.n_channels()),
             got.vectors.begin() + (ptrdiff_t)((first + seqs[i].n_rows) * l.n_channels()));
-        recur({l, mine, &in.a[first * l.n_v_heads], &in.b[first * l.n_v_heads], seqs[i].n_rows,
-               states[i].data(), &out[first * row_size]});
+        recur(def, vectors, doubles_of(mine.a), doubles_of(mine.b), seqs[i].n_rows, states[i],
+              &out[first * row_size]);
         const doubles state = r.state((uint32_t)seqs[i].state.to);
-        for (uint32_t h = 0; h < l.n_v_heads; h++)
-            state_worst = std::max(state_worst,
-                                   relative_error(&state[h * 16384], &states[i][h * 16384], 16384));
+        for (uint32_t h = 0; h < n_heads; h++)
+            state_worst = std::max(
+                state_worst,
+                relative_error(&state[h * head_size], &states[i][h * head_size], head_size));
         first += seqs[i].n_rows;
     }
     expect(what, d.n_rows, state_worst, state_error);
-    expect("  o", d.n_rows, relative_error(raw.data(), out.data(), out.size()), 4e-3);
-    gate_outputs(l, in.z.data(), out.data(), (size_t)d.n_rows * l.n_v_heads);
+    if (l.is_delta())
+        expect("  o", d.n_rows, relative_error(raw.data(), out.data(), out.size()), 4e-3);
+    oracle_finish(&def.of, doubles_of(in.z).data(), out.data(), (size_t)d.n_rows * n_heads);
     expect("  out", d.n_rows, relative_error(got.out.data(), out.data(), out.size()), 6e-3);
     return got;
 }
@@ -430,24 +441,17 @@ static void test_lengths(const layer &l) {
         rig r(l, 1);
         const rows in = make_rows(l, n, 1.0);
         const answer got = test_prompts("prompt", r, in, {{n, {-1, 0, 0, 0}}}, 1e-5);
-        doubles want;
+        const definition def(l);
+        const doubles qkv = doubles_of(in.qkv);
+        doubles want, one(l.n_channels());
         for (size_t row = 0; row<n; row += n> 200 ? 97 : 1) {
-            const doubles one = vectors_of(l, in.qkv.data(), row);
+            oracle_vectors(&def.of, qkv.data(), row, one.data());
             want.assign(got.vectors.begin() + (ptrdiff_t)(row * one.size()),
                         got.vectors.begin() + (ptrdiff_t)((row + 1) * one.size()));
             const double error = relative_error(want.data(), one.data(), one.size());
             if (!(error < 1e-3)) expect("  vectors of row", (uint32_t)row, error, 1e-3);
         }
     }
-}
-
-static rows part_of(const layer &l, const rows &in, size_t first, size_t n) {
-    const auto cut = [&](const halves &x, size_t width) {
-        return halves(x.begin() + (ptrdiff_t)(first * width),
-                      x.begin() + (ptrdiff_t)((first + n) * width));
-    };
-    return {cut(in.qkv, l.n_channels()), cut(in.z, l.n_v_heads * DELTA_DIM), cut(in.a, l.n_v_heads),
-            cut(in.b, l.n_v_heads)};
 }
 
 /* Runs rows [0, ends.back()) in steps that end there, as prompts or, if `decodes`, row by row. */
@@ -460,10 +464,10 @@ static doubles state_after_steps(const layer &l, const rows &in, const std::vect
     for (uint32_t end : ends) {
         device_rows d(r, part_of(l, in, first, end - first), {{end - first, {from, to, first, 0}}},
                       decodes);
-        if (decodes) check(launch_delta_decode(&d.p, r.on), "decode");
+        if (decodes) d.run_decode();
         else {
             d.run_prompts();
-            check(launch_delta_output(&d.p, r.on), "output");
+            d.run_output();
         }
         d.finish();
         const doubles part = d.outputs();
@@ -511,12 +515,17 @@ static void test_many(const layer &l) {
     }
 }
 
-static void test_extremes(layer l) {
+static void test_wild_gates(const layer &l) {
     const uint32_t n = 300;
     for (double scale : {30.0, 300.0}) {
         rig r(l, 1);
         test_prompts("wild gates", r, make_rows(l, n, scale), {{n, {-1, 0, 0, 0}}}, 2e-5);
     }
+}
+
+static void test_extremes(const layer &l) {
+    const uint32_t n = 300;
+    test_wild_gates(l);
     rows alike = make_rows(l, n, 1.0);
     for (size_t i = l.n_channels(); i < alike.qkv.size(); i++)
         alike.qkv[i] = alike.qkv[i % l.n_channels()];
@@ -542,15 +551,15 @@ static std::vector<doubles> as_prompt(const layer &l, const rows &before, size_t
     add(whole.qkv, end.qkv), add(whole.z, end.z), add(whole.a, end.a), add(whole.b, end.b);
     device_rows d(r, whole, {{n + 1, {-1, 0, 0, 0}}}, 0);
     d.run_prompts();
-    check(launch_delta_output(&d.p, r.on), "output");
+    d.run_output();
     d.finish();
     const doubles out = d.outputs();
-    return {r.state(0), doubles(out.end() - (ptrdiff_t)l.n_v_heads * DELTA_DIM, out.end())};
+    return {r.state(0), doubles(out.end() - (ptrdiff_t)l.n_values(), out.end())};
 }
 
 /* Sequences that decode beside a prompt, against the same as prompts. */
 static void test_decode(const layer &l, uint32_t n_decode) {
-    const uint32_t width = l.n_v_heads * DELTA_DIM;
+    const uint32_t width = l.n_values();
     rig r(l, n_decode + 1);
     std::vector<sequence> seqs;
     for (uint32_t i = 0; i < n_decode; i++) seqs.push_back({5 + i % 3, {-1, (int32_t)i, 0, 0}});
@@ -564,9 +573,9 @@ static void test_decode(const layer &l, uint32_t n_decode) {
     for (sequence &s : both) s.state.from = s.state.to, s.state.n_before = s.n_rows, s.n_rows = 1;
     both.push_back({70, {-1, (int32_t)n_decode, 0, 0}});
     device_rows next(r, in, both, n_decode);
-    check(launch_delta_decode(&next.p, r.on), "decode");
+    next.run_decode();
     next.run_prompts();
-    check(launch_delta_output(&next.p, r.on), "output");
+    next.run_output();
     next.finish();
     const doubles got = next.outputs();
     double worst_state = 0.0, worst_out = 0.0;
@@ -598,11 +607,30 @@ static int run_tests() {
     test_decode(apart, 3);
     rig r(large, 1);
     test_prompts("16 and 48 heads", r, make_rows(large, 150, 1.0), {{150, {-1, 0, 0, 0}}}, 1e-5);
+    printf("Mamba-2\n");
+    const layer mamba = make_mamba(1, 6, 64), narrow = make_mamba(2, 8, 32),
+                limited = make_mamba(2, 6, 64, 0.01f, 0.1f), tiny = make_mamba(1, 48, 64);
+    test_lengths(mamba);
+    for (const layer *l : {&mamba, &narrow, &limited}) {
+        test_many(*l);
+        test_cuts(*l);
+        test_decode(*l, 3);
+    }
+    test_decode(mamba, 70);
+    test_wild_gates(mamba);
+    rig h(tiny, 1);
+    test_prompts("48 heads of 64", h, make_rows(tiny, 150, 1.0), {{150, {-1, 0, 0, 0}}}, 1e-5);
     printf("%d failures\n", n_failures);
     return n_failures > 0;
 }
 
 /* ---- times ---- */
+
+static std::string name_of(const layer &l) {
+    const recurrent_shape &s = l.shape;
+    return std::string(l.is_delta() ? "delta " : "mamba ") + std::to_string(s.n_k_heads) + "/" +
+           std::to_string(s.n_v_heads) + " heads of " + std::to_string(s.v_dim);
+}
 
 static void bench_prompts(const layer &l, const rows &in, uint32_t n_rows, uint32_t n_seqs,
                           uint32_t window) {
@@ -620,15 +648,17 @@ static void bench_prompts(const layer &l, const rows &in, uint32_t n_rows, uint3
             }
         });
     };
+    const bool is_delta = l.is_delta();
     const double whole = time_graph(r.stream, runs, [&] { d.run_prompts(); }),
-                 convolve = each(launch_prompt_convolve), prepare = each(launch_delta_prepare),
-                 scan = each(launch_delta_scan),
-                 output = time_graph(r.stream, runs,
-                                     [&] { check(launch_delta_output(&d.p, r.on), "output"); });
-    printf(
-        "prompt,%u/%u heads,%u rows,%u sequences,window %u: whole %.1f us (convolve %.1f prepare "
-        "%.1f scan %.1f) output %.1f\n",
-        l.n_k_heads, l.n_v_heads, n_rows, n_seqs, window, whole, convolve, prepare, scan, output);
+                 convolve = each(launch_prompt_convolve),
+                 prepare = each(is_delta ? launch_delta_prepare : launch_mamba_prepare),
+                 scan = each(is_delta ? launch_delta_scan : launch_mamba_scan),
+                 output = is_delta ? time_graph(r.stream, runs, [&] { d.run_output(); }) : 0.0,
+                 least = (double)n_rows * 2 * (l.n_channels() + 2 * l.n_values());
+    printf("prompt,%s,%u rows,%u sequences,window %u: whole %.1f us (convolve %.1f prepare %.1f "
+           "scan %.1f) output %.1f, %.2f TB/s of what is read and written once\n",
+           name_of(l).c_str(), n_rows, n_seqs, window, whole, convolve, prepare, scan, output,
+           least / (whole + output) * 1e-6);
     fflush(stdout);
 }
 
@@ -647,17 +677,16 @@ static void bench_decode(const layer &l, const rows &in, uint32_t n_seqs) {
     check(cudaMemset(r.p.states, 0x3c, r.n_slots * r.p.slot_bytes), "states");
     const double us = time_graph(r.stream, 9,
                                  [&] {
-                                     for (device_rows &d : sets)
-                                         check(launch_delta_decode(&d.p, r.on), "decode");
+                                     for (device_rows &d : sets) d.run_decode();
                                  }) /
                       n_sets;
-    const double bytes = 2.0 * n_seqs * l.n_v_heads * 65536;
-    printf("decode,%u/%u heads,%u sequences: %.2f us a layer, %.2f TB/s\n", l.n_k_heads,
-           l.n_v_heads, n_seqs, us, bytes / us * 1e-6);
+    const double bytes = 2.0 * n_seqs * r.p.inputs_at;
+    printf("decode,%s,%u sequences: %.2f us a layer, %.2f TB/s\n", name_of(l).c_str(), n_seqs, us,
+           bytes / us * 1e-6);
     fflush(stdout);
 }
 
-static int run_bench() {
+static void bench_delta() {
     const layer l27 = make_layer(16, 48), l35 = make_layer(16, 32);
     const rows in27 = make_rows(l27, 512, 1.0), in35 = make_rows(l35, 512, 1.0);
     for (uint32_t n : {1u, 2u, 4u, 8u, 64u, 256u}) bench_decode(l27, in27, n);
@@ -666,6 +695,21 @@ static int run_bench() {
     for (uint32_t n : {32768u, 131072u}) bench_prompts(l27, in27, n, 1, 64);
     for (uint32_t n : {8192u, 32768u, 131072u}) bench_prompts(l35, in35, n, 1, 64);
     bench_prompts(l27, in27, 8192, 8, 128);
+}
+
+/* Granite 4 H Tiny's heads, and Small's. */
+static void bench_mamba() {
+    for (const layer &l : {make_mamba(1, 48, 64), make_mamba(1, 128, 64)}) {
+        const rows in = make_rows(l, 512, 1.0);
+        for (uint32_t n : {1u, 8u, 64u, 256u}) bench_decode(l, in, n);
+        for (uint32_t n : {8192u, 32768u}) bench_prompts(l, in, n, 1, WINDOW_CHUNKS);
+        bench_prompts(l, in, 8192, 8, WINDOW_CHUNKS);
+    }
+}
+
+static int run_bench(const char *of) {
+    if (strcmp(of, "mamba")) bench_delta();
+    if (strcmp(of, "delta")) bench_mamba();
     return 0;
 }
 
@@ -677,5 +721,6 @@ int main(int argc, char **argv) {
         printf("no device of compute capability 9.0\n");
         return 77;
     }
-    return argc > 1 && !strcmp(argv[1], "--bench") ? run_bench() : run_tests();
+    if (argc > 1 && !strcmp(argv[1], "--bench")) return run_bench(argc > 2 ? argv[2] : "");
+    return run_tests();
 }
