@@ -10,7 +10,7 @@ import time
 import pytest
 
 from raw import RawConnection
-from server import DEVICE, PATIENCE, Server
+from server import DEVICE, PATIENCE, ROOT, Server
 
 # What a router reads is written here by name, as its own documents do: the list in the server must
 # not be its own judge.
@@ -327,3 +327,15 @@ def test_the_key_of_metrics_on_every_address(tmp_path, setting, without_key):
                 env={"QUIRE_API_KEY": "k1"}) as server:
         assert server.get("/metrics").status == without_key
         assert server.get("/metrics", headers={"Authorization": "Bearer k1"}).status == 200
+
+
+# Only servers with a disk, or with a model that has recurrent layers, have these.
+OF_SOME = re.compile(r"quire_(kv_disk|checkpoints|recurrent)")
+
+
+def test_the_documents_name_metrics_that_there_are(server):
+    there = set(re.findall(r"^# TYPE (\S+)", server.get("/metrics").body.decode(), re.MULTILINE))
+    named = {name for page in (ROOT / "docs").rglob("*.md")
+             for name in re.findall(r"`(quire_[a-z_]+)`", page.read_text()) if not OF_SOME.match(name)}
+    assert named - there == set() and len(named) > 40
+    assert {name for name in there if name.startswith("quire_responses")} <= named
