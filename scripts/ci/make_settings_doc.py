@@ -80,7 +80,7 @@ def make_usual(usual):
 
 def make_spellings(spellings):
     """The table of other servers' options."""
-    lines = ["\n## Options of other servers\n\nWhat is understood here, or named in an error that says this:\n\n"
+    lines = ["\n## Options of other servers\n\nWhat is understood here, or named in an error that says this. A name in code is what is set instead:\n\n"
              "| option | of | here |\n| --- | --- | --- |\n"]
     for one in spellings:
         words = ", ".join(f"`{spelling}`" for spelling in one["spellings"])
