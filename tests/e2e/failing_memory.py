@@ -157,6 +157,12 @@ KINDS = {
         "top_logprobs": 2, "metadata": {"a": "b"}}), 200),
     "responses_streamed": (other("POST", "/v1/responses", {
         "input": ITEMS, "max_output_tokens": 3, "ignore_eos": True, "temperature": 0, "stream": True}), 200),
+    "responses_go_on": (other("POST", "/v1/responses", {
+        "input": [{"type": "item_reference", "id": "item_made_in0"}, {"role": "user", "content": WORDS}],
+        "previous_response_id": "resp_made", "max_output_tokens": 3, "ignore_eos": True, "temperature": 0}), 200),
+    "response_stored": (other("GET", "/v1/responses/resp_made"), 200),
+    "response_items": (other("GET", "/v1/responses/resp_made/input_items?limit=2&order=asc"), 200),
+    "response_dropped": (other("DELETE", "/v1/responses/resp_nothing"), 404),
     "render": (other("POST", "/v1/completions/render", {"prompt": [WORDS, WORDS]}), 200),
     "cancel": (other("POST", "/v1/requests/nothing/cancel"), 404),
     "openapi": (other("GET", "/openapi.json"), 200),
@@ -190,6 +196,9 @@ class Failing:
                                        env=self.control.environment, **self.rest)
         self.server.complete(WORDS, max_tokens=2)
         self.server.complete(LONG_PROMPT, max_tokens=2, prefill={"mode": "sparse"})
+        made = self.server.post("/v1/responses", {"input": [{"role": "user", "content": WORDS}] * 3, "max_output_tokens": 3},
+                                headers={"X-Request-Id": "made"})
+        assert made.status == 200, made.body
         self.answer = self.greedy_answer()
         self.descriptors = self.settled_descriptors()
 
