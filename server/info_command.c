@@ -4,6 +4,8 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
 #include <jansson.h>
 
 #include "engine/base/error.h"
@@ -22,7 +24,7 @@
 
 /* What is printed. */
 struct info {
-    const char *dir;
+    const char *dir, *path; /* path: its place, as it is printed */
     char name[PATH_MAX];
     struct backend *backend;
     struct model *model; /* measured */
@@ -53,7 +55,9 @@ void info_print_help(void) {
          "\n"
          "Prints architecture, formats of the weights, their size on disk and in memory, context\n"
          "length, the KV cache of a context, end tokens and chat template.  Weights are checked\n"
-         "but not loaded.  What --device, --max-model-len and --kv-cache-dtype say is counted.\n");
+         "but not loaded.  What --device, --max-model-len and --kv-cache-dtype say is counted.\n"
+         "Of a model of the hub that is not here, the small files and the first bytes of the\n"
+         "weights are fetched, and no more.\n");
     option_table_print(stdout, &flags);
 }
 
@@ -86,6 +90,22 @@ static uint64_t choose_offload(const void *config, const struct model *model,
     return expert_memory_choose(config, model, layer_bytes);
 }
 
+/* Gives the chat template the place that is printed. */
+static int place_template(struct info *info, struct error *err) {
+    const char *source = info->chat.source;
+    const size_t n = strlen(info->dir);
+    struct buffer placed = {0};
+    if (!source || strncmp(source, info->dir, n) != 0) return 0;
+    buffer_printf(&placed, "%s%s", info->path, source + n);
+    if (placed.failed) {
+        buffer_fini(&placed);
+        return error_set(err, ERR_NOMEM, "no memory for the name of the chat template");
+    }
+    free(info->chat.source);
+    info->chat.source = placed.data;
+    return 0;
+}
+
 static int gather(struct info *info, const struct options *options, struct error *err) {
     const struct engine_config config = engine_setup_config(options, info->dir, info->backend);
     const bool offloads = expert_offload_is_possible(info->backend);
@@ -96,12 +116,13 @@ static int gather(struct info *info, const struct options *options, struct error
                                         .check_ctx = &config,
                                         .context = (uint32_t)options->max_model_len};
     uint32_t end;
-    model_name_write(info->name, info->dir);
+    model_name_write(info->name, info->path);
     int rc = model_measure(&info->model, info->dir, &source, info->backend, err);
     if (!rc) rc = tokenizer_load(&info->tokenizer, info->dir, err);
     if (!rc && tokenizer_named(info->tokenizer, TOKEN_END, &end))
         rc = model_add_end(&info->model->config, end, err);
     if (!rc) rc = chat_template_load(&info->chat, options->chat_template, info->dir, err);
+    if (!rc) rc = place_template(info, err);
     return rc ? rc : plan_kv(info, options, err);
 }
 
@@ -188,7 +209,7 @@ static void write_lines(struct buffer *out, const struct info *info) {
                  {"in memory", write_memory},   {"context", write_context},
                  {"KV cache", write_kv},        {"end tokens", write_ends},
                  {"begin token", write_begin},  {"chat template", write_template}};
-    buffer_printf(out, "%-15s%s\n%-15s%s\n", "model", info->name, "files", info->dir);
+    buffer_printf(out, "%-15s%s\n%-15s%s\n", "model", info->name, "files", info->path);
     for (size_t i = 0; i < sizeof(lines) / sizeof(*lines); i++) {
         struct buffer value = {0};
         lines[i].write(&value, info);
@@ -251,7 +272,7 @@ static void write_json(struct buffer *out, const struct info *info) {
     const struct model_config *model = &info->model->config;
     json_t *all = json_pack(
         "{s:s, s:s, s:s, s:s, s:o, s:o, s:I, s:I, s:o, s:o, s:s?}", "model", info->name, "files",
-        info->dir, "architecture", model->architecture, "device", info->backend->name, "shape",
+        info->path, "architecture", model->architecture, "device", info->backend->name, "shape",
         shape_json(model), "weights", weights_json(info), "context", (json_int_t)info->context,
         "trained_context", (json_int_t)model->max_position, "kv_cache", kv_json(info), "end_tokens",
         ends_json(model), "chat_template", info->chat.source);
@@ -262,8 +283,8 @@ static void write_json(struct buffer *out, const struct info *info) {
 }
 
 int info_command(const struct info_plan *plan, const struct options *options, const char *model_dir,
-                 struct backend *backend, FILE *out, struct error *err) {
-    struct info info = {.dir = model_dir, .backend = backend};
+                 const char *path, struct backend *backend, FILE *out, struct error *err) {
+    struct info info = {.dir = model_dir, .path = path, .backend = backend};
     struct buffer text = {0};
     int rc = gather(&info, options, err);
     if (!rc) (plan->json ? write_json : write_lines)(&text, &info);

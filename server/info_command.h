@@ -23,8 +23,9 @@ void info_print_help(void);
 /* Returns the command's own options. */
 const struct option_table *info_options(void);
 
-/* Prints to `out` what the model is: lines for people, or one JSON object. */
+/* Prints to `out` what the model is: lines for people, or one JSON object.  path: what is printed
+ * for model_dir, if that has the first bytes of a model's weights only. */
 int info_command(const struct info_plan *plan, const struct options *options, const char *model_dir,
-                 struct backend *backend, FILE *out, struct error *err);
+                 const char *path, struct backend *backend, FILE *out, struct error *err);
 
 #endif

@@ -24,6 +24,7 @@
 #include "server/early_signals.h"
 #include "server/health_command.h"
 #include "server/hub/commands.h"
+#include "server/hub/pull.h"
 #include "server/hub/settings.h"
 #include "server/hub/transfer.h"
 #include "server/info_command.h"
@@ -148,15 +149,25 @@ static int check_model(void *ctx, const char *path, bool has_weights, struct err
     return rc;
 }
 
-/* Writes the folder of the model to out [PATH_MAX].  say: is told of what is fetched. */
-static int find_model(char *out, const struct options *options, bool has_weights,
-                      void (*say)(void *ctx, const char *line), struct error *err) {
+/* Writes the folder of the model to out [PATH_MAX].  say: is told of what is fetched.  look: NULL,
+ * or as in struct hub_request; then out is empty where it was called. */
+static int find_or_look(char *out, const struct options *options, bool has_weights,
+                        void (*say)(void *ctx, const char *line), const struct hub_look *look,
+                        struct error *err) {
     const bool is_drawn = say != say_nothing && isatty(STDERR_FILENO) &&
                           (say != say_in_log || options->log_format == LOG_TEXT);
     const struct hub_voice voice = {.say = say, .is_terminal = is_drawn};
-    const struct model_finding finding = {
-        .has_weights = has_weights, .voice = &voice, .check = check_model, .ctx = (void *)options};
+    const struct model_finding finding = {.has_weights = has_weights,
+                                          .voice = &voice,
+                                          .check = check_model,
+                                          .ctx = (void *)options,
+                                          .look = look};
     return model_find(out, options, &finding, err);
+}
+
+static int find_model(char *out, const struct options *options, bool has_weights,
+                      void (*say)(void *ctx, const char *line), struct error *err) {
+    return find_or_look(out, options, has_weights, say, NULL, err);
 }
 
 /* Tells what this build lacks, before a request is refused for it. */
@@ -247,6 +258,12 @@ static bool wants_help(int argc, char **argv) {
 typedef int (*backend_work)(const void *plan, const struct options *options, const char *model_dir,
                             struct backend *backend, struct error *err);
 
+static int refuse_replicas(const struct options *options, struct error *err) {
+    if (options->data_parallel_size == 1) return 0;
+    return error_set(err, ERR_INVALID,
+                     "--data-parallel-size must be 1 here: only `quire serve` has replicas");
+}
+
 static int run_on_backend(backend_work work, const void *plan, const char *name,
                           const struct option_table *own, int argc, char **argv) {
     struct options options;
@@ -255,12 +272,10 @@ static int run_on_backend(backend_work work, const void *plan, const char *name,
     char model_dir[PATH_MAX];
     int status;
     if (load_options(&options, name, own, argc, argv, &status)) return status;
-    int rc =
-        options.data_parallel_size == 1
-            ? find_model(model_dir, &options, options.load_format != LOAD_DUMMY, say_on_stderr,
-                         &err)
-            : error_set(&err, ERR_INVALID,
-                        "--data-parallel-size must be 1 here: only `quire serve` has replicas");
+    int rc = refuse_replicas(&options, &err);
+    if (!rc)
+        rc =
+            find_model(model_dir, &options, options.load_format != LOAD_DUMMY, say_on_stderr, &err);
     if (!rc) rc = devices_create(&backend, &options, 0, &err);
     if (!rc) {
         rc = work(plan, &options, model_dir, backend, &err);
@@ -306,20 +321,45 @@ static int run_tune(int argc, char **argv) {
     return status;
 }
 
-static int info_work(const void *plan, const struct options *options, const char *model_dir,
-                     struct backend *backend, struct error *err) {
-    return info_command(plan, options, model_dir, backend, stdout, err);
+/* What `quire info` is told, and how it ended. */
+struct info_call {
+    struct info_plan plan;
+    struct options options;
+    int rc;
+    struct error err;
+};
+
+/* Implements hub_look.look: prints what the model is. */
+static void tell_model(void *ctx, const char *part, const char *path) {
+    struct info_call *call = ctx;
+    struct backend *backend = NULL;
+    call->rc = devices_create(&backend, &call->options, 0, &call->err);
+    if (call->rc) return;
+    call->rc = info_command(&call->plan, &call->options, part, path, backend, stdout, &call->err);
+    backend->ops->destroy(backend);
 }
 
 static int run_info(int argc, char **argv) {
-    struct info_plan plan;
-    struct error err = {0};
+    struct info_call call = {0};
+    const struct hub_look look = {tell_model, &call};
+    char model_dir[PATH_MAX];
+    int status;
     if (wants_help(argc, argv)) {
         info_print_help();
         return STATUS_OK;
     }
-    if (info_plan_read(&plan, &argc, argv, &err)) return refuse_usage(&err);
-    return run_on_backend(info_work, &plan, "info", info_options(), argc, argv);
+    if (info_plan_read(&call.plan, &argc, argv, &call.err)) return refuse_usage(&call.err);
+    if (load_options(&call.options, "info", info_options(), argc, argv, &status)) return status;
+    const struct options *options = &call.options;
+    struct error err = {0};
+    int rc = refuse_replicas(options, &err);
+    if (!rc)
+        rc = find_or_look(model_dir, options, options->load_format != LOAD_DUMMY, say_on_stderr,
+                          &look, &err);
+    if (rc) call.rc = rc, call.err = err;
+    else if (*model_dir) tell_model(&call, model_dir, model_dir);
+    options_fini(&call.options);
+    return end_command(call.rc, &call.err);
 }
 
 static int run_tokenize(int argc, char **argv) {

@@ -20,7 +20,8 @@ static int find_by_name(char path[PATH_MAX], const struct options *options,
                                         .offline = options->offline,
                                         .voice = finding->voice,
                                         .check = finding->check,
-                                        .ctx = finding->ctx};
+                                        .ctx = finding->ctx,
+                                        .look = finding->look};
     struct error why = {0};
     const int rc = hub_pull(path, &request, &why);
     if (rc == ERR_NOT_FOUND && strcmp(options->model, name->repository) == 0)
@@ -33,8 +34,10 @@ int model_find(char path[PATH_MAX], const struct options *options,
     struct hub_name name;
     const bool is_path = !options->model || access(options->model, F_OK) == 0;
     int rc = is_path ? ERR_NOT_FOUND : hub_name_read(&name, options->model, err);
-    if (!rc) rc = find_by_name(path, options, finding, &name, err);
+    const bool is_name = !rc;
+    if (is_name) rc = find_by_name(path, options, finding, &name, err);
     else if (rc == ERR_NOT_FOUND) rc = model_dir_choose(path, options->model, err);
+    if (!rc && is_name && !*path) return 0; /* it was looked at */
     if (!rc) rc = model_kind_find_file(path, finding->has_weights, err);
     return rc ? rc : model_kind_check(path, finding->has_weights, err);
 }

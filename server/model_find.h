@@ -11,6 +11,7 @@
 #include <stdbool.h>
 
 struct error;
+struct hub_look;
 struct hub_voice;
 struct options;
 
@@ -20,10 +21,12 @@ struct model_finding {
     /* As in struct hub_request. */
     int (*check)(void *ctx, const char *path, bool has_weights, struct error *err);
     void *ctx;
+    const struct hub_look *look;
 };
 
 /* Writes the path of the model's folder or GGUF file.  A model of the hub that is not in the cache
- * is fetched.  The errors are sentences that say what to do. */
+ * is fetched, or looked at: then the path is empty.  The errors are sentences that say what to
+ * do. */
 int model_find(char path[PATH_MAX], const struct options *options,
                const struct model_finding *finding, struct error *err);
 

@@ -42,8 +42,10 @@ struct pull {
     struct hub_choice choice;
     struct progress progress;
     char name[2 * HUB_PART_MAX + 16];
-    uint64_t missing; /* bytes that were to come */
-    int64_t came;     /* of them, and not yet shown */
+    uint64_t lacking; /* bytes of all files that the cache did not have */
+    uint64_t missing; /* of them, those that were to come */
+    int64_t came;     /* of these, and not yet shown */
+    bool is_looked_at;
     uint64_t shown_ns;
 };
 
@@ -138,14 +140,25 @@ static int refuse(const struct pull *p, struct error *err) {
 
 /* ---- files ---- */
 
-static uint64_t bytes_to_come(const struct pull *p, const struct hub_file *file) {
-    return hub_cache_has_blob(&p->cache, file) ? 0 : file->size - hub_cache_begun(&p->cache, file);
+static uint64_t bytes_to_come(const struct pull *p, const struct hub_file *file, uint64_t up_to) {
+    const uint64_t begun = hub_cache_begun(&p->cache, file),
+                   end = up_to < file->size ? up_to : file->size;
+    return hub_cache_has_blob(&p->cache, file) || begun > end ? 0 : end - begun;
 }
 
-static uint64_t count_missing(const struct pull *p) {
+/* Returns how many first bytes of weights are looked at, unless a header turns out to be longer. */
+static uint64_t first_bytes(const struct pull *p, size_t i) {
+    return p->choice.is_gguf && i == 0 ? KEYS_BYTES : HEADER_BYTES;
+}
+
+/* Counts what the cache lacks of the files, or of what is needed to look at the model. */
+static uint64_t count_missing(const struct pull *p, bool only_looks) {
+    const struct hub_choice *choice = &p->choice;
     uint64_t n = 0;
-    for (size_t i = 0; i < p->choice.n_small; i++) n += bytes_to_come(p, p->choice.small[i]);
-    for (size_t i = 0; i < p->choice.n_weights; i++) n += bytes_to_come(p, p->choice.weights[i]);
+    for (size_t i = 0; i < choice->n_small; i++)
+        n += bytes_to_come(p, choice->small[i], UINT64_MAX);
+    for (size_t i = 0; i < choice->n_weights; i++)
+        n += bytes_to_come(p, choice->weights[i], only_looks ? first_bytes(p, i) : UINT64_MAX);
     return n;
 }
 
@@ -215,7 +228,7 @@ static int fetch_headers(struct pull *p, struct error *err) {
     for (size_t i = 0; i < choice->n_weights && !rc; i++) {
         const struct hub_file *file = choice->weights[i];
         if (hub_cache_has_blob(&p->cache, file)) continue;
-        rc = fetch(p, file, choice->is_gguf && i == 0 ? KEYS_BYTES : HEADER_BYTES, err);
+        rc = fetch(p, file, first_bytes(p, i), err);
         if (rc || choice->is_gguf || hub_cache_has_blob(&p->cache, file)) continue;
         const uint64_t n = header_bytes(p, file);
         if (n > HEADER_BYTES) rc = fetch(p, file, n, err);
@@ -246,6 +259,22 @@ static int check_small(struct pull *p, struct error *err) {
     return rc ? refuse_model(p, path, &why, err) : 0;
 }
 
+/* Looks at a model whose weights have not come, and says that they have not. */
+static int look(struct pull *p, const char *part, struct error *err) {
+    char path[PATH_MAX], line[512];
+    const uint64_t left = count_missing(p, false), came = left < p->lacking ? p->lacking - left : 0;
+    const int rc = write_path(path, p, err);
+    if (rc) return rc;
+    snprintf(line, sizeof(line),
+             "%.1f MB of %.200s were fetched to look at it, and its weights were not: %.2f GB are "
+             "left for `quire pull`",
+             (double)came / 1e6, p->request->name.repository, (double)left / 1e9);
+    say(p, line);
+    p->is_looked_at = true;
+    p->request->look->look(p->request->look->ctx, part, path);
+    return 0;
+}
+
 /* Asks whether weights that begin like these are read. */
 static int check_weights(struct pull *p, struct error *err) {
     struct hub_skeleton skeleton;
@@ -254,8 +283,10 @@ static int check_weights(struct pull *p, struct error *err) {
     if (!rc) rc = hub_skeleton_make(&skeleton, &p->cache, &p->choice, err);
     if (rc) return rc;
     rc = p->request->check(p->request->ctx, skeleton.model, true, &why);
+    if (rc) rc = refuse_model(p, skeleton.path, &why, err);
+    else if (p->request->look && count_missing(p, false) > 0) rc = look(p, skeleton.model, err);
     hub_skeleton_remove(&skeleton, &p->cache);
-    return rc ? refuse_model(p, skeleton.path, &why, err) : 0;
+    return rc;
 }
 
 /* ---- all of it ---- */
@@ -306,7 +337,7 @@ static int fetch_checked(struct pull *p, struct error *err) {
     rc = fetch_all(p, choice->small, choice->n_small, err);
     if (!rc) rc = check_small(p, err);
     if (!rc && choice->n_weights > 0) rc = check_weights(p, err);
-    return rc ? rc : fetch_all(p, choice->weights, choice->n_weights, err);
+    return rc || p->is_looked_at ? rc : fetch_all(p, choice->weights, choice->n_weights, err);
 }
 
 /* Links files that are all in the cache. */
@@ -325,7 +356,8 @@ static int update(char path[PATH_MAX], struct pull *p, struct error *err) {
         rc = hub_cache_open(&p->cache, &p->settings, request->name.repository, true, err);
         if (rc) return rc;
     }
-    p->missing = count_missing(p);
+    p->lacking = count_missing(p, false);
+    p->missing = count_missing(p, request->look);
     if (p->missing > 0 || request->only_tells) announce(p);
     if (request->only_tells) {
         tell_files(p);
@@ -333,11 +365,13 @@ static int update(char path[PATH_MAX], struct pull *p, struct error *err) {
     }
     /* A commit of which no file is missing may still be one that was refused. */
     const bool is_known = hub_cache_commit(&p->cache, request->name.revision, former);
-    if (p->missing > 0 || !is_known || strcmp(former, p->files.commit) != 0)
+    if (p->lacking > 0 || !is_known || strcmp(former, p->files.commit) != 0)
         rc = fetch_checked(p, err);
     else rc = link_all(p, err);
+    path[0] = 0;
+    if (rc || p->is_looked_at) return rc;
     /* Small files alone do not stand for a revision in place of a former one that is whole. */
-    if (!rc && (request->has_weights || !is_known))
+    if (request->has_weights || !is_known)
         rc = hub_cache_set_commit(&p->cache, request->name.revision, p->files.commit, err);
     return rc ? rc : write_path(path, p, err);
 }

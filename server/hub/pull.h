@@ -3,7 +3,8 @@
  *   the hub's list of files ─► which are read ─► is there space? ─► the small ones
  *        │ the hub is out of reach                                     │ would it be served?
  *        ▼                                                             ▼
- *   what the cache has, if that is whole  ◄── one of these fails ──  the weights
+ *   what the cache has, if that is whole  ◄── one of these fails ──  the weights, or a look at
+ *                                                                    how they begin
  *
  * Thread: main.  Memory: none is kept. */
 #ifndef SERVER_HUB_PULL_H
@@ -16,6 +17,14 @@
 
 struct error;
 struct hub_voice;
+
+/* What is done with a model whose weights the cache lacks, in place of fetching them.  part: its
+ * folder, or its GGUF file, where of the weights only the first bytes are real; it is gone
+ * afterwards.  path: where the model would be. */
+struct hub_look {
+    void (*look)(void *ctx, const char *part, const char *path);
+    void *ctx;
+};
 
 struct hub_request {
     struct hub_name name;
@@ -30,10 +39,12 @@ struct hub_request {
      * only the first bytes are real.  has_weights: they are there, too.  Returns 0 or ERR_*. */
     int (*check)(void *ctx, const char *path, bool has_weights, struct error *err);
     void *ctx;
+    const struct hub_look *look; /* NULL: the weights are fetched */
 };
 
 /* Finds the model, and fetches what the cache lacks of it.  Writes the folder of its files, or the
- * path of its GGUF file, to path.  The errors are sentences that say what to do. */
+ * path of its GGUF file, to path, which is empty where request->look was called.  The errors are
+ * sentences that say what to do. */
 int hub_pull(char path[PATH_MAX], const struct hub_request *request, struct error *err);
 
 #endif

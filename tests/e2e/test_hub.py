@@ -5,10 +5,12 @@ import json
 import os
 import pathlib
 import random
+import re
 import resource
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 
@@ -16,8 +18,11 @@ import pytest
 
 import gguf_file
 from loopback_hub import COMMIT, Fault, Hub, Proxy, Repository
-from server import BINARY, LONG, PATIENCE, WRAPPER, Server
+from server import BINARY, LONG, MODEL, PATIENCE, ROOT, WRAPPER, Server
 from tls_server import make_certificate
+
+sys.path.insert(0, str(ROOT / "scripts/fixtures"))
+import checkpoint  # noqa: E402  reads and writes weights
 
 NAME = "some-org/a.model"
 FOLDER = "models--some-org--a.model"
@@ -169,6 +174,109 @@ def test_a_dry_run_fetches_nothing(home, files):
     assert process.returncode == 0 and out == ""
     assert f"  model.safetensors {len(files['model.safetensors'])}" in said
     assert not list((home.cache / FOLDER).rglob("*.incomplete")) and "pickle" not in said
+
+
+# ---- what is looked at ----
+
+MB = 1 << 20
+FIRST = {".safetensors": 4 * MB, ".gguf": 32 * MB}  # of a file; of the further ones of a split 4 MB
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """The default model in each form; its weights are longer than what is looked at."""
+    folder, found = tmp_path_factory.mktemp("large"), {}
+    small = {name: (MODEL / name).read_bytes() for name in
+             ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")}
+    found["file"] = {**small, "model.safetensors": (MODEL / "model.safetensors").read_bytes()}
+    tensors = checkpoint.read_tensors(MODEL)
+    shards = {f"model-0000{i + 1}-of-00002.safetensors": sorted(tensors)[i::2] for i in range(2)}
+    for name, part in shards.items():
+        checkpoint.write_tensors(folder / name, {key: tensors[key] for key in part})
+    index = {"weight_map": {key: name for name, part in shards.items() for key in part}}
+    found["shards"] = {**small, "model.safetensors.index.json": json.dumps(index).encode(),
+                       **{name: (folder / name).read_bytes() for name in shards}}
+    found["gguf"] = {"m.gguf": gguf_file.write_gguf(MODEL, folder / "m.gguf").read_bytes()}
+    gguf_file.write_gguf(MODEL, folder / "s.gguf", n_files=2)
+    found["split"] = {path.name: path.read_bytes() for path in folder.glob("s-*.gguf")}
+    return found
+
+
+def look(home, *arguments):
+    """What info prints, what it says of the hub, and the last byte asked for of each file."""
+    home.hub.asked.clear()
+    process = home.start("info", *arguments)
+    out, said = process.communicate(timeout=60 * PATIENCE)
+    assert process.returncode == 0, said
+    assert not list(home.cache.rglob("quire-check-*")) and "quire-check" not in out + said
+    ends = {}
+    for asked in home.hub.asked:
+        if asked.host == "other":
+            ends[asked.path.split("/")[-1]] = int(re.fullmatch(r"bytes=\d+-(\d+)", asked.headers["Range"])[1]) + 1
+    return out, [line for line in said.split("\n") if line.startswith("quire: ")], ends
+
+
+@pytest.mark.parametrize("form", ["file", "shards", "gguf", "split"])
+def test_a_model_is_looked_at_before_its_weights_come(home, large, form):
+    """What is printed is what is printed once they are there, of no more than their first bytes."""
+    content = large[form]
+    home.hub.repositories[NAME] = Repository(dict(content))
+    weights = sorted(name for name in content if name.endswith((".safetensors", ".gguf")))
+    first = {name: min(len(content[name]), FIRST[".gguf" if name.endswith(".gguf") and i == 0 else ".safetensors"])
+             for i, name in enumerate(weights)}
+    fetched = sum(first.get(name, len(content[name])) for name in content)
+    left = sum(len(content[name]) - first[name] for name in weights)
+    assert left > 20 * MB
+    out, said, ends = look(home, NAME)
+    assert ends == first
+    assert said[-1] == (
+        f"quire: {fetched / 1e6:.1f} MB of {NAME} were fetched to look at it, and its weights were not: "
+        f"{left / 1e9:.2f} GB are left for `quire pull`")
+    assert said[0].endswith(f", of which {fetched / 1e9:.2f} GB are to come")
+    assert look(home, NAME)[::2] == (out, {})  # what has come is enough
+    as_json = json.loads(look(home, NAME, "--json", "--max-model-len", "1024")[0])
+    too_long = home.refusal("info", NAME, "--max-model-len", "1M")
+    assert "--max-model-len is 1048576, but the model's context is" in too_long
+    assert "has no whole" in home.refusal("info", NAME, "--offline") and "not whole" in home.run("list")
+    path = home.run("pull", NAME).strip()
+    assert f"\nfiles          {path}\n" in out
+    again, said, ends = look(home, NAME)
+    assert (again, said, ends) == (out, [], {})
+    assert json.loads(home.run("info", NAME, "--json", "--max-model-len", "1024")) == as_json
+    assert home.refusal("info", NAME, "--max-model-len", "1M") == too_long
+
+
+def test_weights_never_come_for_a_look(home, large):
+    """Neither where the small files are there, nor of a newer revision, nor on a disk without space."""
+    home.hub.repositories[NAME] = Repository(dict(large["file"]))
+    home.run("tokenize", NAME)
+    assert look(home, NAME)[2] == {"model.safetensors": FIRST[".safetensors"]}
+    home.run("pull", NAME)
+    newer = {**large["file"], **large["shards"]}
+    del newer["model.safetensors"]
+    home.hub.repositories[NAME] = Repository(newer, commit="f" * 40)
+    out, said, ends = look(home, NAME)
+    assert "f" * 40 in out and "its weights were not" in said[-1] and set(ends.values()) == {FIRST[".safetensors"]}
+    assert (home.cache / FOLDER / "refs/main").read_text() == COMMIT
+    assert COMMIT in home.run("info", NAME, "--offline")
+    home.run("rm", NAME, "--yes")
+    assert not (home.cache / FOLDER).exists()
+    listed = {"sha": COMMIT, "siblings": [*Repository(large["gguf"]).siblings()]}
+    listed["siblings"][0]["lfs"]["size"] = listed["siblings"][0]["size"] = 1 << 42
+    home.hub.repositories[NAME], home.hub.listed = Repository(dict(large["gguf"])), listed
+    assert "GB more, and the disk of" in home.refusal("pull", NAME)
+    assert "4398.01 GB are left" in look(home, NAME)[1][-1]
+
+
+def test_what_is_looked_at_is_refused_as_what_is_pulled(home, files):
+    config = json.loads(files["config.json"])
+    home.hub.repositories[NAME].files["config.json"] = json.dumps(
+        {**config, "architectures": ["MambaForCausalLM"]}).encode()
+    home.hub.repositories["some-org/gated"] = Repository(dict(files), gated=True)
+    home.hub.repositories["some-org/pickles"] = Repository({"config.json": b"{}", "pytorch_model.bin": b"\x80"})
+    for name in (NAME, "some-org/gated", "some-org/pickles", "some-org/none"):
+        assert home.refusal("info", name) == home.refusal("pull", name)
+    assert not home.hub.paths("other") and not list(home.cache.rglob("quire-check-*"))
 
 
 # ---- transfers that break ----
