@@ -200,7 +200,8 @@ def leave(server, body):
 def test_memory_is_bounded_under_load(serve, tiny_model):
     """Thousands of responses, chained and not, of clients some of which leave."""
     n = 500 if SLOW else 10000
-    server = serve("--responses-store-size", "4M", "--max-model-len", 4096, "--tokenizer-cache-size", 0,
+    size = 420 * n  # of some 2,000 bytes for each
+    server = serve("--responses-store-size", size, "--max-model-len", 4096, "--tokenizer-cache-size", 0,
                    "--kv-cache-memory", "16M", model=tiny_model)
 
     def converse(i):
@@ -224,9 +225,9 @@ def test_memory_is_bounded_under_load(serve, tiny_model):
     statuses = [status for answers in warm + rest for status in answers]
     assert set(statuses) <= {200, 400} and statuses.count(200) > 0.8 * len(statuses)
     metrics = server.metrics()
-    assert metrics["quire_responses_stored_bytes"] <= 4 << 20
+    assert metrics["quire_responses_stored_bytes"] <= size
     assert metrics['quire_responses_dropped_total{reason="space"}'] > len(statuses) / 2
-    assert server.resident_bytes() < resident + (16 << 20)
+    assert SLOW or server.resident_bytes() < resident + (16 << 20)  # sanitizers keep what is freed
     server.wait_idle()
 
 

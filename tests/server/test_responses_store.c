@@ -189,8 +189,10 @@ TEST(the_bounds_hold_in_random_steps) {
         assert_true(newest_gone < oldest);
     }
     const size_t allocated = mallinfo2().uordblks - before, counted = bytes_of(store) - empty;
-    /* The C library counts small blocks that it holds for the next use, too. */
-    assert_in_range(allocated, counted - counted / 8, counted + counted / 8 + (512 << 10));
+    /* The C library counts small blocks that it holds for the next use, too.  A sanitizer's counts
+     * nothing. */
+    if (mallinfo2().uordblks > 0)
+        assert_in_range(allocated, counted - counted / 8, counted + counted / 8 + (512 << 10));
     assert_true(responses_store_stats(store).n_evicted > 100);
     responses_store_destroy(store);
 }
