@@ -129,13 +129,13 @@ TEST_WITH(an_answer_has_blocks, set_up, rig_tear_down_chat) {
                      HEAD TOOLS "}", 200),
                  "[{\"type\":\"thinking\",\"thinking\":\"h\",\"signature\":\"\"},"
                  "{\"type\":\"text\",\"text\":\"so\",\"citations\":null},"
-                 "{\"type\":\"tool_use\",\"id\":\"toolu_the-id_0\",\"name\":\"f\","
+                 "{\"type\":\"tool_use\",\"id\":\"toolu_Odwpam4qJ\",\"name\":\"f\","
                  "\"input\":{\"x\":1}}]",
                  "tool_use");
     check_answer(ask(*state, /* what the limit has cut is text, behind the calls before it */
                      "<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call><tool_call>{\"na",
                      HEAD TOOLS "}", 200),
-                 "[{\"type\":\"tool_use\",\"id\":\"toolu_the-id_0\",\"name\":\"f\",\"input\":{}},"
+                 "[{\"type\":\"tool_use\",\"id\":\"toolu_Odwpam4qJ\",\"name\":\"f\",\"input\":{}},"
                  "{\"type\":\"text\",\"text\":\"<tool_call>{\\\"na\",\"citations\":null}]",
                  "tool_use");
 }
@@ -194,7 +194,7 @@ TEST_WITH(a_stream_has_one_open_block, set_up, rig_tear_down_chat) {
                                "message_delta message_stop ");
     assert_non_null(strstr(exchange.out.data,
                            "\"index\":2,\"content_block\":{\"type\":\"tool_use\",\"id\":"
-                           "\"toolu_the-id_0\",\"name\":\"f\",\"input\":{}}"));
+                           "\"toolu_Odwpam4qJ\",\"name\":\"f\",\"input\":{}}"));
     assert_non_null(strstr(exchange.out.data, "\"delta\":{\"type\":\"input_json_delta\","
                                               "\"partial_json\":\"{}\"}"));
     assert_non_null(strstr(exchange.out.data, "\"stop_reason\":\"tool_use\""));

@@ -132,9 +132,9 @@ TEST_WITH(an_answer_has_items, set_up, rig_tear_down_chat) {
             "1",
             "so") ","
                   "{\"id\":\"fc_the-id_2\",\"type\":\"function_call\",\"status\":\"completed\","
-                  "\"call_id\":\"call_the-id_0\",\"name\":\"f\",\"arguments\":\"{\\\"x\\\": 1}\"},"
+                  "\"call_id\":\"call_ZR6XiXyQn\",\"name\":\"f\",\"arguments\":\"{\\\"x\\\": 1}\"},"
                   "{\"id\":\"ctc_the-id_3\",\"type\":\"custom_tool_call\",\"status\":\"completed\","
-                  "\"call_id\":\"call_the-id_1\",\"name\":\"g\",\"input\":\"free\"}]",
+                  "\"call_id\":\"call_wGn2vIHET\",\"name\":\"g\",\"input\":\"free\"}]",
         "completed");
 }
 
@@ -168,12 +168,12 @@ TEST_WITH(a_cut_call_is_text_in_its_place, set_up, rig_tear_down_chat) {
         "[" TEXT_ITEM(
             "0",
             "so") ",{\"id\":\"fc_the-id_1\",\"type\":\"function_call\","
-                  "\"status\":\"completed\",\"call_id\":\"call_the-id_0\",\"name\":\"f\","
+                  "\"status\":\"completed\",\"call_id\":\"call_ZR6XiXyQn\",\"name\":\"f\","
                   "\"arguments\":\"{}\"}," TEXT_ITEM(
                       "2",
                       "then") ",{\"id\":\"fc_the-id_3\","
                               "\"type\":\"function_call\",\"status\":\"completed\",\"call_id\":"
-                              "\"call_the-id_1\",\"name\":\"f\",\"arguments\":\"{}\"}," TEXT_ITEM(
+                              "\"call_wGn2vIHET\",\"name\":\"f\",\"arguments\":\"{}\"}," TEXT_ITEM(
                                   "4", "<tool_call>{\\\"na") "]",
         "completed");
     char names[4096];
@@ -342,14 +342,14 @@ static void check_error(json_t *answer, const char *code, const char *message) {
 
 TEST_WITH(a_conversation_goes_on_from_a_response, set_up_stored, tear_down_stored) {
     static const char whole[] =
-        "[system: s][user: q][assistant thinks h: so call_the-id_0=f({\"x\": 1})]"
-        "[tool call_the-id_0: 5]>";
+        "[system: s][user: q][assistant thinks h: so call_nTxTlOP4K=f({\"x\": 1})]"
+        "[tool call_nTxTlOP4K: 5]>";
     struct rig *rig = *state;
     json_t *first = ask(rig, SAID, "{\"input\":\"q\",\"instructions\":\"first\"" TOOLS "}", 200);
     assert_json(json_object_get(first, "store"), "true");
     assert_json(json_object_get(first, "previous_response_id"), "null");
     check_prompt(rig,
-                 "\"input\":[{\"type\":\"function_call_output\",\"call_id\":\"call_the-id_0\","
+                 "\"input\":[{\"type\":\"function_call_output\",\"call_id\":\"call_nTxTlOP4K\","
                  "\"output\":\"5\"}],\"instructions\":\"s\"," GO_ON,
                  whole);
     json_t *second = ask(rig, "five", "{\"input\":\"and?\"," GO_ON "}", 200);
@@ -360,7 +360,7 @@ TEST_WITH(a_conversation_goes_on_from_a_response, set_up_stored, tear_down_store
     json_decref(look(
         rig, (struct http_exchange){.method = "DELETE", .path = "/v1/responses/resp_the-id"}, 200));
     check_prompt(rig, "\"input\":\"x\",\"previous_response_id\":\"resp_the-id-1\"",
-                 "[user: q][assistant thinks h: so call_the-id_0=f({\"x\": 1})][user: and?]"
+                 "[user: q][assistant thinks h: so call_nTxTlOP4K=f({\"x\": 1})][user: and?]"
                  "[assistant: five][user: x]>");
     json_decref(first);
     json_decref(second);
@@ -464,10 +464,10 @@ TEST_WITH(a_reference_stands_for_its_item, set_up_stored, tear_down_stored) {
                  "\"input\":[{\"type\":\"item_reference\",\"id\":\"item_the-id_in0\"},"
                  "{\"id\":\"rs_the-id_0\"},{\"id\":\"msg_the-id_1\",\"type\":null},"
                  "{\"type\":\"item_reference\",\"id\":\"fc_the-id_2\"},"
-                 "{\"type\":\"function_call_output\",\"call_id\":\"call_the-id_0\","
+                 "{\"type\":\"function_call_output\",\"call_id\":\"call_ZR6XiXyQn\","
                  "\"output\":\"5\"}]",
-                 "[user: q][assistant thinks h: so call_the-id_0=f({\"x\": 1})]"
-                 "[tool call_the-id_0: 5]>");
+                 "[user: q][assistant thinks h: so call_ZR6XiXyQn=f({\"x\": 1})]"
+                 "[tool call_ZR6XiXyQn: 5]>");
     check_error(rig_ask(rig, "/v1/responses",
                         "{\"input\":[{\"role\":\"user\",\"content\":\"x\"},"
                         "{\"type\":\"item_reference\",\"id\":\"msg_the-id_9\"}]}",

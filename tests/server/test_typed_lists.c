@@ -616,25 +616,25 @@ TEST_WITH(calls_are_told_apart_by_names, set_up, tear_down) {
                           "{'type':'namespace','name':'mcp__n','tools':[" SCHEMED("read") "]}]";
     check_call(*state, "/v1/responses", input, CALL("mcp__n__f", "{}"), "output",
                ITEM("fc_the-id_0','type':'function_call','status':'completed','call_id':"
-                    "'call_the-id_0','name':'f','namespace':'mcp__n','arguments':'{}'"));
+                    "'call_urAecL0hI','name':'f','namespace':'mcp__n','arguments':'{}'"));
     check_call(*state, "/v1/responses", input, CALL("f", "{}"), "output",
                ITEM("fc_the-id_0','type':'function_call','status':'completed','call_id':"
-                    "'call_the-id_0','name':'f','arguments':'{}'"));
+                    "'call_urAecL0hI','name':'f','arguments':'{}'"));
     /* A model may leave out the namespace of a name that only one tool has. */
     check_call(*state, "/v1/responses", input, CALL("read", "{}"), "output",
                ITEM("fc_the-id_0','type':'function_call','status':'completed','call_id':"
-                    "'call_the-id_0','name':'read','namespace':'mcp__n','arguments':'{}'"));
+                    "'call_urAecL0hI','name':'read','namespace':'mcp__n','arguments':'{}'"));
     check_call(*state, "/v1/responses", input, CALL("patch", "{'input':'x'}"), "output",
                ITEM("ctc_the-id_0','type':'custom_tool_call','status':'completed','call_id':"
-                    "'call_the-id_0','name':'patch','input':'x'"));
+                    "'call_urAecL0hI','name':'patch','input':'x'"));
     check_call(*state, "/v1/responses", input, CALL("tool_search", "{'query':'n'}"), "output",
                ITEM("tsc_the-id_0','type':'tool_search_call','status':'completed','call_id':"
-                    "'call_the-id_0','execution':'client','arguments':{'query':'n'}"));
+                    "'call_urAecL0hI','execution':'client','arguments':{'query':'n'}"));
     check_call(*state, "/v1/responses", input, CALL("unheard", "{}"), "output",
                ITEM("fc_the-id_0','type':'function_call','status':'completed','call_id':"
-                    "'call_the-id_0','name':'unheard','arguments':'{}'"));
+                    "'call_urAecL0hI','name':'unheard','arguments':'{}'"));
     check_call(*state, "/v1/messages", body, CALL("mcp__n__read", "{}"), "content",
-               "[{'type':'tool_use','id':'toolu_the-id_0','name':'read','namespace':'mcp__n','"
+               "[{'type':'tool_use','id':'toolu_v48EezHMu','name':'read','namespace':'mcp__n','"
                "input':{}}]");
     check_call(*state, "/v1/chat/completions", chats, CALL("mcp__n__read", "{}"), "choices",
                "[{'id':'call_the-id_0_0','type':'function','function':{'name':'read','namespace':"
@@ -663,10 +663,10 @@ static void check_stream(struct rig *rig, const char *call, const char *const *p
 TEST_WITH(streams_have_the_same_calls, set_up, tear_down) {
     static const char *const named[] = {
         "'type':'response.output_item.added'",
-        "'call_id':'call_the-id_0','name':'read','namespace':'mcp__n','arguments':''",
+        "'call_id':'call_urAecL0hI','name':'read','namespace':'mcp__n','arguments':''",
         "'delta':'{}'",
         "'arguments':'{}','name':'read','namespace':'mcp__n'",
-        "'call_id':'call_the-id_0','name':'read','namespace':'mcp__n','arguments':'{}'",
+        "'call_id':'call_urAecL0hI','name':'read','namespace':'mcp__n','arguments':'{}'",
         NULL};
     static const char *const custom[] = {"'type':'response.custom_tool_call_input.done'",
                                          "'name':'patch','input':'x'", NULL};

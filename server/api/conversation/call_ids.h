@@ -18,8 +18,9 @@ enum { CALL_ID_LENGTH = 9 };
 bool call_id_fits(const char *id, size_t length);
 /* Writes the alias of a text, with a zero behind it. */
 void call_id_alias(char out[CALL_ID_LENGTH + 1], const char *text, size_t length);
-/* Writes the id of a call of an answer to a prompt of so many tokens.  The latter tells the turns
- * of a conversation apart in which the client gives all requests the same id. */
+/* Writes the id of a call of an answer to a prompt of so many tokens; messages and responses put a
+ * word before it.  The tokens tell the turns of a conversation apart in which the client gives all
+ * requests the same id. */
 void call_id_make(char out[CALL_ID_LENGTH + 1], const char *request_id, uint32_t n_prompt,
                   uint32_t choice, uint32_t call);
 

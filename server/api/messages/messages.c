@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "server/api/conversation/call_ids.h"
 #include "server/api/conversation/conversation.h"
 #include "server/api/messages/request.h"
 #include "server/api/render.h"
@@ -124,7 +125,9 @@ static void write_head(struct completion *c) {
 static void write_call(struct completion *c, uint32_t i) {
     const struct tool_call *call = &answer_of(c, &c->choices[0])->tools.calls[i];
     const struct tool_origin origin = answer_origin(c, call);
-    buffer_printf(&c->out, "{\"type\":\"tool_use\",\"id\":\"toolu_%.32s_%u\",", c->request_id, i);
+    char id[CALL_ID_LENGTH + 1];
+    call_id_make(id, c->request_id, c->n_prompt, 0, i);
+    buffer_printf(&c->out, "{\"type\":\"tool_use\",\"id\":\"toolu_%s\",", id);
     answer_write_name(&c->out, &origin);
     buffer_puts(&c->out, ",\"input\":");
 }

@@ -14,6 +14,7 @@
 #include <uv.h>
 
 #include "engine/base/error.h"
+#include "server/api/conversation/call_ids.h"
 #include "server/api/conversation/conversation.h"
 #include "server/api/responses/request.h"
 #include "server/api/responses/store.h"
@@ -390,11 +391,12 @@ static void write_call(struct completion *c, struct buffer *out, uint32_t i,
                        const struct tool_origin *origin, bool is_done) {
     const struct tool_call *call = &answer_of(c, &c->choices[0])->tools.calls[i];
     const struct call_form *form = &call_forms[origin->kind];
+    char id[CALL_ID_LENGTH + 1];
+    call_id_make(id, c->request_id, c->n_prompt, 0, i);
     buffer_puts(out, "{\"id\":");
     write_item_id(out, c, form->prefix, responses_of(c)->n_items - 1);
-    buffer_printf(out, ",\"type\":\"%s\",\"status\":\"%s\",\"call_id\":\"call_%.32s%s_%u\",",
-                  form->type, is_done ? "completed" : "in_progress", c->request_id,
-                  responses_of(c)->suffix, i);
+    buffer_printf(out, ",\"type\":\"%s\",\"status\":\"%s\",\"call_id\":\"call_%s\",", form->type,
+                  is_done ? "completed" : "in_progress", id);
     if (origin->kind == TOOL_SEARCH) buffer_puts(out, "\"execution\":\"client\"");
     else answer_write_name(out, origin);
     buffer_printf(out, ",\"%s\":", form->input);
