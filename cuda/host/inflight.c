@@ -16,7 +16,6 @@
 #include <string.h>
 
 #include "cuda/host/internal.h"
-
 #include "cuda/ranks/group.h"
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"

@@ -179,6 +179,15 @@ static void await(struct fixture *f, struct user *u) {
     }
 }
 
+/* Awaits what is read of a text, starts with all of it, and runs the text to its end. */
+static void read_whole(struct fixture *f, struct user *u) {
+    await(f, u);
+    assert_int_equal(start(u), 0);
+    assert_int_equal(u->kv.n_found, N_STORED);
+    run(f, u);
+    finish(u);
+}
+
 /* Other sequences take all states while the text's files are read. */
 TEST(a_text_that_was_read_waits_for_a_state) {
     static struct fixture f;
@@ -195,11 +204,7 @@ TEST(a_text_that_was_read_waits_for_a_state) {
         assert_true(waits(&u));
     }
     page_pool_release(f.space.state_slots, slots, N_SLOTS);
-    await(&f, &u);
-    assert_int_equal(start(&u), 0);
-    assert_int_equal(u.kv.n_found, N_STORED);
-    run(&f, &u);
-    finish(&u);
+    read_whole(&f, &u);
     teardown(&f);
 }
 
@@ -216,11 +221,7 @@ TEST(texts_are_read_only_as_states_are_left) {
     for (uint32_t i = 0; i < COUNT(users); i++) {
         for (uint32_t k = i; k < COUNT(users); k++) assert_true(waits(&users[k]));
         assert_int_equal(f.readings.n, 1);
-        await(&f, &users[i]);
-        assert_int_equal(start(&users[i]), 0);
-        assert_int_equal(users[i].kv.n_found, N_STORED);
-        run(&f, &users[i]);
-        finish(&users[i]);
+        read_whole(&f, &users[i]);
     }
     assert_int_equal(n_read(&f), COUNT(users) * (N_BLOCKS + 1));
     page_pool_release(f.space.state_slots, slots, N_SLOTS - 2);
@@ -240,10 +241,6 @@ TEST(a_free_state_lets_a_text_ask_again) {
     assert_int_equal(start(&u), ERR_FULL);
     page_pool_release(f.space.state_slots, slots, N_SLOTS);
     assert_true(waits(&u));
-    await(&f, &u);
-    assert_int_equal(start(&u), 0);
-    assert_int_equal(u.kv.n_found, N_STORED);
-    run(&f, &u);
-    finish(&u);
+    read_whole(&f, &u);
     teardown(&f);
 }
