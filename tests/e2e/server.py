@@ -1,5 +1,6 @@
 """A quire process under test: started on a free port with a log file, stopped and judged by its
 exit status."""
+import concurrent.futures
 import http.client
 import json
 import os
@@ -209,6 +210,29 @@ class Server:
         while self.metrics()[metric] < n:
             assert time.monotonic() < deadline, self.metrics()
             time.sleep(0.002)
+
+    def at_once(self, ask, asked):
+        """[ask(each) for each in asked], whose first requests all lie in the server's sockets before it
+        reads one: how they meet does not depend on how busy the machine is."""
+        with concurrent.futures.ThreadPoolExecutor(len(asked)) as threads:
+            self.process.send_signal(signal.SIGSTOP)
+            try:
+                answers = threads.map(ask, asked)
+                deadline = time.monotonic() + 30 * PATIENCE
+                while self.n_unread() < len(asked):
+                    assert time.monotonic() < deadline, f"{self.n_unread()} of {len(asked)} were sent"
+                    time.sleep(0.002)
+            finally:
+                self.process.send_signal(signal.SIGCONT)
+            return list(answers)
+
+    def n_unread(self):
+        """Connections whose bytes the server has yet to read."""
+        n = 0
+        for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]:
+            _, local, _, _, queues, *_ = line.split()
+            n += int(local.split(":")[1], 16) == self.port and int(queues.split(":")[1], 16) > 0
+        return n
 
     def resident_bytes(self):
         status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()

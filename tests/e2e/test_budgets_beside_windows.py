@@ -1,7 +1,6 @@
 """Budgets in models some of whose layers have a window: those layers keep their window, with the
 text's positions, and the budget is that of the others.  A real process against the oracle, texts
 beyond the window and, with positions in the cache, beyond the context."""
-import concurrent.futures
 import dataclasses
 import json
 import random
@@ -229,8 +228,7 @@ def test_preempted_requests_go_on_as_they_were(tmp_path, offload):
             return server.complete(prompt, kv_policy=policy, max_tokens=200, ignore_eos=True,
                                    return_token_ids=True, logprobs=1, cache_salt=salt)["choices"]
         alone = [ask(i, "alone") for i in range(len(body))]
-        with concurrent.futures.ThreadPoolExecutor(len(body)) as pool:
-            together = list(pool.map(lambda i: ask(i, "together"), range(len(body))))
+        together = server.at_once(lambda i: ask(i, "together"), range(len(body)))
         server.wait_idle()
         if DEVICE == "cpu":
             assert together == alone

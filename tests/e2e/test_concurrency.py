@@ -77,11 +77,7 @@ def test_preemption_changes_no_answer(serve, small_model):
     bodies = [{"prompt": prompt_of(rng), "max_tokens": 300, "ignore_eos": True, "stream": True,
                "logprobs": 0, "stream_options": {"include_usage": True}, "temperature": 0}
               for _ in range(8 if SLOW else 24)]
-
-    async def all_at_once():
-        return await asyncio.gather(*(streamed(server, body) for body in bodies))
-
-    together = asyncio.run(all_at_once())
+    together = server.at_once(lambda body: asyncio.run(streamed(server, body)), bodies)
     assert server.metrics()["quire_preemptions_total"] > 0
     for body, text in zip(bodies[:4], together[:4]):
         alone = asyncio.run(streamed(server, body))

@@ -3,7 +3,6 @@ moved to the host, sparse prompts in every order, and prompts that filters choos
 those of oracles, or of a server that finds nothing again; texts go on from checkpoints.
 
 test_family_policies.py has the oracles' shorter texts."""
-import concurrent.futures
 import json
 import random
 import subprocess
@@ -127,9 +126,7 @@ def test_texts_of_all_ways_beside_one_another(model):
     prompts = [text(400 + 90 * (i % 4), f"crowd {i % 9}") + text(5 * i, i) for i in range(21)]
     asked = [(prompt, ways[i % len(ways)]) for i, prompt in enumerate(prompts)]
     with start(model, "--kv-cache-memory", "2600K", "--max-model-len", 1024) as server:
-        with concurrent.futures.ThreadPoolExecutor(len(asked)) as pool:
-            answers = list(pool.map(lambda each: ask(server, each[0], max_tokens=200, **each[1])[0],
-                                    asked))
+        answers = server.at_once(lambda each: ask(server, each[0], max_tokens=200, **each[1])[0], asked)
         preempted = server.metrics()["quire_preemptions_total"]
         server.wait_idle()
         metrics = server.metrics()

@@ -290,9 +290,7 @@ def test_waits_without_memory(serve, small_model, settings):
         return small.complete(prompt, kv_policy=policy, **LONG)
 
     assert small.metrics()["quire_kv_store_bytes"] == 14 * BLOCK_BYTES
-    with concurrent.futures.ThreadPoolExecutor(len(prompts)) as threads:
-        together = list(threads.map(ask, prompts))
-    for prompt, answer in zip(prompts, together):
+    for prompt, answer in zip(prompts, small.at_once(ask, prompts)):
         assert kv_of(answer)["offloaded_tokens"] > 0
         if DEVICE == "cpu" and small.metrics()["quire_preemptions_total"] == 0:
             assert text_of(answer) == text_of(ask(prompt))

@@ -153,10 +153,9 @@ def test_a_second_prompt_finds_the_first_ones_blocks(model):
 
 def ask_all(server, prompts, n, **parameters):
     """All at once."""
-    with concurrent.futures.ThreadPoolExecutor(len(prompts)) as threads:
-        answers = list(threads.map(
-            lambda prompt: server.complete(prompt, max_tokens=n, ignore_eos=True, logprobs=N_TOP,
-                                           return_token_ids=True, **parameters), prompts))
+    answers = server.at_once(
+        lambda prompt: server.complete(prompt, max_tokens=n, ignore_eos=True, logprobs=N_TOP,
+                                       return_token_ids=True, **parameters), prompts)
     server.wait_idle(30)
     return answers
 

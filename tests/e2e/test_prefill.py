@@ -299,8 +299,7 @@ def test_preemption(serve, small_model, way, pattern_file):
     def ask(seed):
         return asked.complete(prompt_of(600, seed), max_tokens=400, ignore_eos=True)
 
-    with concurrent.futures.ThreadPoolExecutor(2) as threads:
-        together = list(threads.map(ask, range(2)))
+    together = small.at_once(ask, range(2))
     assert small.metrics()["quire_preemptions_total"] > 0
     for seed, answer in enumerate(together):
         assert prefill_of(answer)["mode"] == asked.mode

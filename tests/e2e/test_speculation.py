@@ -292,8 +292,7 @@ POOL = ("--kv-cache-memory", {"cpu": "24M", "cuda": "12M"}[DEVICE], "--max-model
 def test_sequences_that_lose_their_places(serve, small_model, settings):
     server = serve(*POOL, *settings, model=small_model)
     prompts = [quoting(300, seed) for seed in range(8)]
-    with concurrent.futures.ThreadPoolExecutor(len(prompts)) as threads:
-        answers = list(threads.map(lambda prompt: ask(server, prompt, max_tokens=150), prompts))
+    answers = server.at_once(lambda prompt: ask(server, prompt, max_tokens=150), prompts)
     server.wait_idle()
     metrics = server.metrics()
     assert metrics["quire_preemptions_total"] > 0

@@ -1,6 +1,5 @@
 """--kv-offload-size without the policy that it is named for: sequences that lose their places keep
 what they have computed, and their answers do not change."""
-import concurrent.futures
 
 import pytest
 
@@ -19,8 +18,7 @@ def ask(server, prompt, **parameters):
 
 def ask_all(server, prompts=PROMPTS, **parameters):
     """All at once, for which there are too few pages."""
-    with concurrent.futures.ThreadPoolExecutor(len(prompts)) as threads:
-        answers = list(threads.map(lambda prompt: ask(server, prompt, **parameters), prompts))
+    answers = server.at_once(lambda prompt: ask(server, prompt, **parameters), prompts)
     server.wait_idle()
     return answers
 

@@ -1,6 +1,5 @@
 """Layers with a window keep its pages only, on a real process: what is computed in a KV cache that
 whole texts do not fit is what a large one gives, and what is found of a text is right."""
-import concurrent.futures
 import json
 import threading
 
@@ -137,8 +136,7 @@ def test_guesses_change_no_answer(small, large):
 
 
 def ask_all(server, prompts, n_tokens):
-    with concurrent.futures.ThreadPoolExecutor(len(prompts)) as threads:
-        answers = list(threads.map(lambda prompt: ask(server, prompt, n_tokens), prompts))
+    answers = server.at_once(lambda prompt: ask(server, prompt, n_tokens), prompts)
     server.wait_idle()
     return answers
 
