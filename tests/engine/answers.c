@@ -12,6 +12,7 @@
 #include "engine/device/pages.h"
 #include "engine/grammar/grammar.h"
 #include "engine/model/model.h"
+#include "tests/engine/late_backend.h"
 
 const char *model_dir;
 struct backend *backend;
@@ -28,6 +29,20 @@ struct recipe recipe_make(uint32_t n_prompt, uint32_t max_tokens) {
     r.params.seed = (uint64_t)rand();
     r.params.n_logprobs = 0;
     return r;
+}
+
+struct engine_config answers_config(void) {
+    return (struct engine_config){.model_dir = model_dir,
+                                  .backend = backend,
+                                  .max_num_seqs = 16,
+                                  .max_model_len = 2048,
+                                  .max_batched_tokens = 256,
+                                  .max_queued = 64,
+                                  .kv_format = PAGE_F32,
+                                  .kv_cache_bytes = 1u << 28,
+                                  .sparse_prefill = true,
+                                  .patterns = mixed,
+                                  .min_sparse_tokens = 1 << 20};
 }
 
 struct engine *answers_start(const struct engine_config *config) {
@@ -162,6 +177,21 @@ struct engine_stats answers_compare(struct engine *engine, const struct recipe *
     engine_destroy(engine);
     free(together);
     return stats;
+}
+
+void answers_compare_in_company(const struct engine_config *config, const struct recipe *recipes,
+                                const struct answer *expected, uint32_t n) {
+    struct engine_config varied = *config;
+    varied.prefix_caching = true;
+    answers_compare(answers_start(&varied), recipes, expected, n);
+    late_backend_begin(backend);
+    answers_compare(answers_start(&varied), recipes, expected, n);
+    assert_true(late_backend_end() > 0);
+    varied.max_itl_ms = 1;
+    answers_compare(answers_start(&varied), recipes, expected, n);
+    varied.max_itl_ms = 0;
+    varied.batch_invariant = true;
+    answers_compare(answers_start(&varied), recipes, expected, n);
 }
 
 static void make_mixed_patterns(void) {

@@ -43,6 +43,9 @@ struct recipe {
 /* A request of random tokens, with a seed of its own and log-probabilities. */
 struct recipe recipe_make(uint32_t n_prompt, uint32_t max_tokens);
 
+/* One with room for all that tests ask, in pages of f32, whose prompts may be sparse. */
+struct engine_config answers_config(void);
+
 /* Fails the test where the engine does not start. */
 struct engine *answers_start(const struct engine_config *config);
 
@@ -69,6 +72,11 @@ void answer_forget(struct answer *answer);
  * the engine down; returns its statistics. */
 struct engine_stats answers_compare(struct engine *engine, const struct recipe *recipes,
                                     const struct answer *expected, uint32_t n);
+
+/* The same in four ways: with cached prefixes, then ahead of the device, too, then in slices of the
+ * smallest size, then batch invariant.  The configuration has none of these. */
+void answers_compare_in_company(const struct engine_config *config, const struct recipe *recipes,
+                                const struct answer *expected, uint32_t n);
 
 /* Runs the program's tests with each checkpoint that its arguments name; setup may be NULL.  The
  * CPU backend has one thread: tests/cpu tells that their number changes no bit.  Returns the exit

@@ -16,7 +16,6 @@
 #include "engine/device/select.h"
 #include "engine/engine.h"
 #include "tests/engine/answers.h"
-#include "tests/engine/late_backend.h"
 #include "tests/kv_types.h"
 #include "tests/test.h"
 
@@ -25,21 +24,12 @@ enum { N_CHOICES = 5 };
 static const struct layer_group groups[2] = {{2, 4, 6}, {6, 8, 12}};
 
 static struct engine_config plain_config(void) {
-    return (struct engine_config){.model_dir = model_dir,
-                                  .backend = backend,
-                                  .max_num_seqs = 16,
-                                  .max_model_len = 2048,
-                                  .max_batched_tokens = 256,
-                                  .max_queued = 64,
-                                  .kv_format = PAGE_F32,
-                                  .kv_cache_bytes = 1u << 28,
-                                  .bounded_caches = true,
-                                  .groups = groups,
-                                  .n_groups = 2,
-                                  .max_selected = 128,
-                                  .sparse_prefill = true,
-                                  .patterns = mixed,
-                                  .min_sparse_tokens = 1 << 20};
+    struct engine_config config = answers_config();
+    config.bounded_caches = true;
+    config.groups = groups;
+    config.n_groups = 2;
+    config.max_selected = 128;
+    return config;
 }
 
 static const struct kv_choice full = {.mechanism = KV_WHOLE, .type = TYPE_FULL},
@@ -164,17 +154,8 @@ TEST(company_and_running_ahead_change_no_bit) {
     static struct answer alone[N_AT_ONCE];
     srand(4);
     make_recipes(recipes, alone, 30);
-    struct engine_config config = plain_config();
-    config.prefix_caching = true;
-    answers_compare(answers_start(&config), recipes, alone, N_AT_ONCE);
-    late_backend_begin(backend);
-    answers_compare(answers_start(&config), recipes, alone, N_AT_ONCE);
-    assert_true(late_backend_end() > 0);
-    config.max_itl_ms = 1; /* slices of the smallest size */
-    answers_compare(answers_start(&config), recipes, alone, N_AT_ONCE);
-    config.max_itl_ms = 0;
-    config.batch_invariant = true;
-    answers_compare(answers_start(&config), recipes, alone, N_AT_ONCE);
+    const struct engine_config config = plain_config();
+    answers_compare_in_company(&config, recipes, alone, N_AT_ONCE);
     for (int i = 0; i < N_AT_ONCE; i++) answer_forget(&alone[i]);
 }
 

@@ -15,7 +15,6 @@
 #include "engine/device/sparse.h"
 #include "engine/engine.h"
 #include "tests/engine/answers.h"
-#include "tests/engine/late_backend.h"
 #include "tests/kv_types.h"
 #include "tests/test.h"
 
@@ -24,19 +23,10 @@ enum { BY_LAYERS = 0, IN_CHUNKS = 1 };
 static struct attn_pattern dense[MAX_HEADS];
 
 static struct engine_config plain_config(void) {
-    return (struct engine_config){.model_dir = model_dir,
-                                  .backend = backend,
-                                  .max_num_seqs = 16,
-                                  .max_model_len = 2048,
-                                  .max_batched_tokens = 256,
-                                  .max_queued = 64,
-                                  .kv_format = PAGE_F32,
-                                  .kv_cache_bytes = 1u << 28,
-                                  .bounded_caches = true,
-                                  .only_bounded = true,
-                                  .sparse_prefill = true,
-                                  .patterns = mixed,
-                                  .min_sparse_tokens = 1 << 20};
+    struct engine_config config = answers_config();
+    config.bounded_caches = true;
+    config.only_bounded = true;
+    return config;
 }
 
 static struct kv_choice streaming(uint32_t n_recent) {
@@ -179,17 +169,8 @@ TEST(company_and_running_ahead_change_no_bit) {
     static struct answer alone[N_AT_ONCE];
     srand(7);
     make_recipes(recipes, alone, 30);
-    struct engine_config config = plain_config();
-    config.prefix_caching = true;
-    answers_compare(answers_start(&config), recipes, alone, N_AT_ONCE);
-    late_backend_begin(backend);
-    answers_compare(answers_start(&config), recipes, alone, N_AT_ONCE);
-    assert_true(late_backend_end() > 0);
-    config.max_itl_ms = 1; /* slices of the smallest size */
-    answers_compare(answers_start(&config), recipes, alone, N_AT_ONCE);
-    config.max_itl_ms = 0;
-    config.batch_invariant = true;
-    answers_compare(answers_start(&config), recipes, alone, N_AT_ONCE);
+    const struct engine_config config = plain_config();
+    answers_compare_in_company(&config, recipes, alone, N_AT_ONCE);
     for (int i = 0; i < N_AT_ONCE; i++) answer_forget(&alone[i]);
 }
 

@@ -20,23 +20,9 @@ enum { WHOLE = 0, IN_CHUNKS = 1 };
 
 static struct attn_pattern dense[MAX_HEADS];
 
-static struct engine_config plain_config(void) {
-    return (struct engine_config){.model_dir = model_dir,
-                                  .backend = backend,
-                                  .max_num_seqs = 16,
-                                  .max_model_len = 2048,
-                                  .max_batched_tokens = 256,
-                                  .max_queued = 64,
-                                  .kv_format = PAGE_F32,
-                                  .kv_cache_bytes = 1u << 28,
-                                  .sparse_prefill = true,
-                                  .patterns = mixed,
-                                  .min_sparse_tokens = 1 << 20};
-}
-
 /* max_long_rows: WHOLE or IN_CHUNKS. */
 static struct engine *start_sparse(uint32_t max_long_rows, bool caching) {
-    struct engine_config config = plain_config();
+    struct engine_config config = answers_config();
     config.max_long_rows = max_long_rows;
     config.prefix_caching = caching;
     return answers_start(&config);
@@ -99,7 +85,7 @@ TEST(company_and_running_ahead_change_no_bit) {
         answers_compare(start_sparse(WHOLE, caching), recipes, alone, N);
         assert_true(late_backend_end() > 0);
     }
-    struct engine_config config = plain_config();
+    struct engine_config config = answers_config();
     config.max_itl_ms = 1; /* slices and pieces of the smallest size */
     answers_compare(answers_start(&config), recipes, alone, N);
     for (int i = 0; i < N; i++) answer_forget(&alone[i]);
@@ -137,7 +123,7 @@ TEST(what_was_visited_is_told) {
 }
 
 TEST(auto_begins_at_the_break_even) {
-    struct engine_config config = plain_config();
+    struct engine_config config = answers_config();
     config.min_sparse_tokens = 1000;
     struct engine *engine = answers_start(&config);
     struct engine_info info = *engine_info(engine);
@@ -167,7 +153,7 @@ TEST(a_backend_with_dense_attention_alone_refuses) {
                                         .n_prompt = 100,
                                         .params = sampling_defaults(),
                                         .prefill = {.mode = PREFILL_SPARSE}};
-    struct engine_config config = plain_config();
+    struct engine_config config = answers_config();
     struct engine *engine;
     const struct backend_ops *real = backend->ops;
     struct backend_ops ops = *real;
@@ -287,7 +273,7 @@ TEST(without_reuse_preemption_changes_no_bit) {
     enum { N = 2 };
     struct recipe recipes[N];
     struct answer alone[N];
-    struct engine_config config = plain_config();
+    struct engine_config config = answers_config();
     config.prefix_caching = true;
     config.max_model_len = 1100;
     config.kv_cache_bytes = 21 * n_layers * plain_page_bytes;
@@ -305,7 +291,7 @@ TEST(without_reuse_preemption_changes_no_bit) {
 
 /* Where chunks end depends on company. */
 TEST(without_reuse_nothing_goes_in_chunks) {
-    struct engine_config config = plain_config();
+    struct engine_config config = answers_config();
     struct engine_request sparse = {.params = sampling_defaults(),
                                     .prefill = {.mode = PREFILL_SPARSE, .no_reuse = true}};
     uint32_t prompt[700] = {1};
