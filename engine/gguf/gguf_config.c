@@ -45,6 +45,8 @@ static const struct gguf_architecture architectures[] = {
      GGUF_COHERE_EXPERTS | GGUF_LOGIT_SCALE | GGUF_ANY_WINDOW | GGUF_GUESSES},
     {"lfm2", "Lfm2ForCausalLM", NULL, NULL, false, GGUF_CONVOLUTIONS},
     {"lfm2moe", "Lfm2MoeForCausalLM", NULL, "Lfm2MoeForCausalLM", false, GGUF_CONVOLUTIONS},
+    {"granitehybrid", "GraniteMoeHybridForCausalLM", NULL, "GraniteMoeHybridForCausalLM", true,
+     GGUF_MULTIPLIERS | GGUF_MAMBA},
     {"exaone4", "Exaone4ForCausalLM", NULL, NULL, false, GGUF_ANY_WINDOW}};
 
 enum { N_ARCHITECTURES = sizeof(architectures) / sizeof(*architectures) };
@@ -84,9 +86,10 @@ static const struct known_key {
     {"feed_forward_length", USE_OWN, true, NULL, GGUF_TWO_HEADS, 0},
     {"attention.head_count", USE_COPY, true, "num_attention_heads", 0, 0},
     {"attention.head_count_kv", USE_COPY, false, "num_key_value_heads", 0,
-     GGUF_TWO_HEADS | GGUF_CONVOLUTIONS},
+     GGUF_TWO_HEADS | GGUF_CONVOLUTIONS | GGUF_MAMBA},
     {"attention.head_count_kv", USE_OWN, true, NULL, GGUF_TWO_HEADS, 0},
     {"attention.head_count_kv", USE_OWN, true, NULL, GGUF_CONVOLUTIONS, 0},
+    {"attention.head_count_kv", USE_OWN, true, NULL, GGUF_MAMBA, 0},
     {"shortconv.l_cache", USE_COPY, true, "conv_L_cache", GGUF_CONVOLUTIONS, 0},
     {"attention.key_length", USE_COPY, false, "head_dim", 0, GGUF_TWO_HEADS},
     {"attention.key_length", USE_OWN, true, NULL, GGUF_TWO_HEADS, 0},
@@ -127,6 +130,18 @@ static const struct known_key {
     {"ssm.group_count", USE_COPY, true, "linear_num_key_heads", GGUF_RECURRENT, 0},
     {"ssm.time_step_rank", USE_COPY, true, "linear_num_value_heads", GGUF_RECURRENT, 0},
     {"ssm.inner_size", USE_OWN, true, NULL, GGUF_RECURRENT, 0},
+    {"ssm.conv_kernel", USE_COPY, true, "mamba_d_conv", GGUF_MAMBA, 0},
+    {"ssm.state_size", USE_COPY, true, "mamba_d_state", GGUF_MAMBA, 0},
+    {"ssm.group_count", USE_COPY, true, "mamba_n_groups", GGUF_MAMBA, 0},
+    {"ssm.time_step_rank", USE_COPY, true, "mamba_n_heads", GGUF_MAMBA, 0},
+    {"ssm.inner_size", USE_OWN, true, NULL, GGUF_MAMBA, 0},
+    /* Converters write these of Granite 4, too, where no layer is recurrent. */
+    {"ssm.conv_kernel", USE_NONE, false, NULL, GGUF_MULTIPLIERS, GGUF_MAMBA},
+    {"ssm.state_size", USE_NONE, false, NULL, GGUF_MULTIPLIERS, GGUF_MAMBA},
+    {"ssm.group_count", USE_NONE, false, NULL, GGUF_MULTIPLIERS, GGUF_MAMBA},
+    {"ssm.time_step_rank", USE_NONE, false, NULL, GGUF_MULTIPLIERS, GGUF_MAMBA},
+    {"ssm.inner_size", USE_NONE, false, NULL, GGUF_MULTIPLIERS, GGUF_MAMBA},
+    {"expert_shared_feed_forward_length", USE_NONE, false, NULL, GGUF_MULTIPLIERS, GGUF_MAMBA},
     {"rope.scaling.type", USE_OWN, false, NULL, 0, 0},
     {"rope.scaling.factor", USE_OWN, false, NULL, 0, 0},
     {"rope.scaling.original_context_length", USE_ROPE, false, "original_max_position_embeddings", 0,
@@ -136,7 +151,8 @@ static const struct known_key {
     {"rope.scaling.yarn_beta_slow", USE_ROPE, false, "beta_slow", 0, 0},
     {"rope.scaling.yarn_log_multiplier", USE_ROPE, false, "mscale_all_dim", GGUF_TEMPERATURE, 0},
     {"attention.temperature_scale", USE_ROPE, false, "llama_4_scaling_beta", GGUF_TEMPERATURE, 0},
-    {"rope.scaling.finetuned", USE_NONE, false, NULL, 0, 0},
+    {"rope.scaling.finetuned", USE_NONE, false, NULL, 0, GGUF_MAMBA},
+    {"rope.scaling.finetuned", USE_OWN, false, NULL, GGUF_MAMBA, 0}, /* does anything rotate? */
     {"expert_count", USE_COUNT, false, "num_local_experts", 0, GGUF_TWO_HEADS},
     {"expert_count", USE_COUNT, false, "num_experts", GGUF_TWO_HEADS, 0},
     {"expert_used_count", USE_COUNT, false, "num_experts_per_tok", 0, GGUF_TWO_HEADS},
@@ -145,6 +161,8 @@ static const struct known_key {
      GGUF_COHERE_EXPERTS},
     {"expert_feed_forward_length", USE_COPY, true, "intermediate_size", GGUF_COHERE_EXPERTS, 0},
     {"expert_shared_feed_forward_length", USE_NONE, false, NULL, GGUF_COHERE_EXPERTS, 0},
+    {"expert_shared_feed_forward_length", USE_COUNT, false, "shared_intermediate_size", GGUF_MAMBA,
+     0},
     {"expert_shared_count", USE_COUNT, false, "num_shared_experts", GGUF_COHERE_EXPERTS, 0},
     {"leading_dense_block_count", USE_COUNT, false, "first_k_dense_replace", GGUF_COHERE_EXPERTS,
      0},
@@ -280,6 +298,10 @@ static int check_attention(const struct gguf_writing *w) {
     if (!gguf_truth(writing_key(w, "attention.causal"), true))
         return writing_refuse(w, ERR_UNSUPPORTED, "attention.causal",
                               "is false: attention to later tokens is not supported");
+    if (w->architecture->traits & GGUF_MULTIPLIERS && !(w->architecture->traits & GGUF_MAMBA) &&
+        !gguf_truth(writing_key(w, "rope.scaling.finetuned"), true))
+        return writing_refuse(w, ERR_UNSUPPORTED, "rope.scaling.finetuned",
+                              "is false: attention without positions is not supported here");
     if (rotated == writing_head_dim(w)) return 0;
     if (!(rotated > 0 && rotated < writing_head_dim(w)))
         return writing_refuse(w, ERR_INVALID, "rope.dimension_count",
@@ -307,46 +329,6 @@ static int put_glm(const struct gguf_writing *w) {
     if (!(w->architecture->traits & GGUF_SIGMOID)) return 0;
     return writing_put(w, w->config, "use_qk_norm",
                        json_boolean(gguf_files_find(w->files, "blk.0.attn_q_norm.weight")));
-}
-
-/* Writes the KV heads of layers that attend; the others are short convolutions.  The width of
- * feed-forward parts is what is said. */
-static int put_convolutions(const struct gguf_writing *w) {
-    const double n_layers = writing_number(w, "num_hidden_layers"),
-                 n_dense = writing_number(w, "num_dense_layers");
-    char bias[WRITING_NAME_BYTES];
-    double n_heads = 0;
-    json_t *types = json_array();
-    if (!(w->architecture->traits & GGUF_CONVOLUTIONS)) {
-        json_decref(types);
-        return 0;
-    }
-    for (size_t i = 0; i < n_layers && i < WRITING_MAX_LIST; i++) {
-        const double n = writing_number_at(w, "attention.head_count_kv", i);
-        json_array_append_new(types, json_string(n > 0 ? "full_attention" : "conv"));
-        if (n > n_heads) n_heads = n;
-    }
-    snprintf(bias, sizeof(bias), "blk.%.0f.exp_probs_b.bias", n_dense);
-    int rc = writing_put(w, w->config, "layer_types", types);
-    if (!rc)
-        rc = writing_put(w, w->config, "num_key_value_heads", json_integer((json_int_t)n_heads));
-    if (!rc) rc = writing_put(w, w->config, "block_auto_adjust_ff_dim", json_false());
-    return rc ? rc
-              : writing_put(w, w->config, "use_expert_bias",
-                            json_boolean(gguf_files_find(w->files, bias)));
-}
-
-/* Writes the size of a v head of recurrent layers. */
-static int put_v_head(const struct gguf_writing *w) {
-    static const char key[] = "ssm.inner_size";
-    const double n_heads = writing_number(w, "linear_num_value_heads");
-    double width = 0;
-    if (!(w->architecture->traits & GGUF_RECURRENT)) return 0;
-    gguf_number(writing_key(w, key), &width);
-    const double dim = n_heads > 0 ? width / n_heads : 0;
-    if (!(dim >= 1 && dim == floor(dim) && dim < WRITING_MAX_LIST))
-        return writing_refuse(w, ERR_INVALID, key, "is no multiple of 'ssm.time_step_rank'");
-    return writing_put(w, w->config, "linear_value_head_dim", json_integer((json_int_t)dim));
 }
 
 /* Writes how routers make shares: those of a token's experts add up to 1, but where a key may say
@@ -479,9 +461,8 @@ int gguf_config(json_t **out, const struct gguf_files *files, const char *label,
     if (!rc) rc = put_experts(&w);
     if (!rc) rc = put_answering(&w);
     if (!rc) rc = put_glm(&w);
-    if (!rc) rc = put_v_head(&w);
-    if (!rc) rc = put_convolutions(&w);
     if (!rc) rc = put_window(&w);
+    if (!rc) rc = gguf_put_recurrent(&w);
     if (!rc) rc = put_query_scalar(&w);
     if (!rc && !has_two_heads) rc = gguf_put_rope(&w);
     json_decref(w.rope);

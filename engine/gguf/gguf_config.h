@@ -33,6 +33,7 @@ enum {
     GGUF_GUESSES = 4096,        /* the last of the counted layers may be ones that guess tokens */
     GGUF_COHERE_EXPERTS = 8192, /* Cohere's experts: dense layers in front, and either norm */
     GGUF_CONVOLUTIONS = 16384,  /* layers without KV heads are short convolutions */
+    GGUF_MAMBA = 32768, /* they are Mamba-2 layers, and one key says whether others rotate */
 };
 
 struct gguf_architecture {

@@ -1,6 +1,6 @@
 /* gguf_writing.h - a config.json that is being written from the keys and tensors of a GGUF file.
  *
- * gguf_config.c, gguf_rope.c and gguf_two_heads.c write it.
+ * gguf_config.c, gguf_recurrent.c, gguf_rope.c and gguf_two_heads.c write it.
  *
  * Thread: any.  Memory: the caller owns the documents. */
 #ifndef ENGINE_GGUF_GGUF_WRITING_H
@@ -45,6 +45,8 @@ double writing_number(const struct gguf_writing *w, const char *name);
 /* Returns the size of a head, which has been written, too. */
 double writing_head_dim(const struct gguf_writing *w);
 
+/* Writes which layers are recurrent, and of what sizes (gguf_recurrent.c). */
+int gguf_put_recurrent(const struct gguf_writing *w);
 /* Writes how rotary frequencies are scaled (gguf_rope.c). */
 int gguf_put_rope(const struct gguf_writing *w);
 /* Writes what layers with a window, and those without one, have of their own

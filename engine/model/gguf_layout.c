@@ -36,6 +36,13 @@
         {"model.layers.#.linear_attn.dt_bias", "blk.#.ssm_dt.bias"},                               \
         {"model.layers.#.linear_attn.norm", "blk.#.ssm_norm"},                                     \
         {"model.layers.#.linear_attn.out_proj", "blk.#.ssm_out"},                                  \
+        {"model.layers.#.mamba.in_proj", "blk.#.ssm_in"},                                          \
+        {"model.layers.#.mamba.conv1d", "blk.#.ssm_conv1d"},                                       \
+        {"model.layers.#.mamba.A_log", "blk.#.ssm_a"},                                             \
+        {"model.layers.#.mamba.dt_bias", "blk.#.ssm_dt.bias"},                                     \
+        {"model.layers.#.mamba.D", "blk.#.ssm_d"},                                                 \
+        {"model.layers.#.mamba.norm", "blk.#.ssm_norm"},                                           \
+        {"model.layers.#.mamba.out_proj", "blk.#.ssm_out"},                                        \
         {"model.layers.#.conv.in_proj", "blk.#.shortconv.in_proj"},                                \
         {"model.layers.#.conv.conv", "blk.#.shortconv.conv"},                                      \
         {"model.layers.#.conv.out_proj", "blk.#.shortconv.out_proj"},                              \
@@ -140,11 +147,13 @@ static void apply(struct model_config *c, const struct gguf_files *files,
     c->paired_rotary = architecture->paired_rotary;
     c->fused_qkv = has(files, attends, "attn_qkv.weight");
     c->fused_gate_up = c->layers[0].kind == FFN_GATED && !has(files, 0, "ffn_gate.weight");
+    c->fused_shared = false;
     c->qkv_bias = has(files, attends, c->fused_qkv ? "attn_qkv.bias" : "attn_q.bias");
     c->o_bias = has(files, attends, "attn_output.bias");
     c->mlp_bias = has(files, 0, "ffn_up.bias") || has(files, 0, "ffn_up_exps.bias");
     c->recurrent_by_group = has(files, recurs, "ssm_in.weight");
     c->gates_by_group = has(files, recurs, "ssm_ba.weight");
+    c->conv_bias = has(files, recurs, "ssm_conv1d.bias");
     c->has_rates = true;
     recurrent->v_heads_apart =
         architecture->traits & GGUF_V_HEADS_APART && recurrent->n_k_heads < recurrent->n_v_heads;

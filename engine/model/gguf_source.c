@@ -41,9 +41,11 @@ static bool has_tensor(const struct weight_source *source, const char *name) {
 }
 
 /* Returns true if the tensor has this shape.  The file may leave out dimensions of 1 before the
- * last one. */
+ * last one, and has vectors of Mamba-2 layers as matrices of as many elements. */
 static bool has_shape(const struct gguf_tensor *t, const struct tensor_shape *shape) {
     uint32_t n = 0;
+    if (shape->n_dims == 1 && t->n_dims == 2)
+        return (uint64_t)t->dims[0] * t->dims[1] == shape->dims[0];
     for (uint32_t i = 0; i < shape->n_dims; i++) {
         if (n < t->n_dims && t->dims[n] == shape->dims[i]) n++;
         else if (shape->dims[i] != 1 || i + 1 == shape->n_dims) return false;
@@ -60,7 +62,7 @@ static int get_tensor(const struct weight_source *source, const char *name,
                          "tensor '%.160s' has %u dimensions, the last of %u elements: its shape is "
                          "not the one that the model's keys give",
                          name, t->n_dims, t->dims[t->n_dims - 1]);
-    if (t->n_dims == 1 && element_is_packed(t->element))
+    if ((t->n_dims == 1 || shape->n_dims == 1) && element_is_packed(t->element))
         return error_set(err, ERR_UNSUPPORTED,
                          "tensor '%.160s' is a vector of packed elements: it must be F32, F16 or "
                          "BF16",

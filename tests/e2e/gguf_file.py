@@ -31,11 +31,12 @@ ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "Qw
                  "Cohere2MoeForCausalLM": "cohere2moe", "GptOssForCausalLM": "gpt-oss",
                  "Qwen3_5ForCausalLM": "qwen35",
                  "Lfm2ForCausalLM": "lfm2", "Lfm2MoeForCausalLM": "lfm2moe",
+                 "GraniteMoeHybridForCausalLM": "granitehybrid",
                  "Qwen3_5MoeForCausalLM": "qwen35moe", "Qwen3NextForCausalLM": "qwen3next"}
 CONVOLUTIONS = ("lfm2", "lfm2moe")
 HYBRIDS = ("qwen35", "qwen35moe", "qwen3next")
 V_HEADS_APART = ("qwen35", "qwen35moe")
-IN_PAIRS = ("llama", "mistral3", "smollm3", "granite")  # rows of q and k are reordered
+IN_PAIRS = ("llama", "mistral3", "smollm3", "granite", "granitehybrid")  # rows of q and k are reordered
 NAMES = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output",
          "input_layernorm": "attn_norm", "q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v",
          "qkv_proj": "attn_qkv", "o_proj": "attn_output", "q_norm": "attn_q_norm",
@@ -59,6 +60,9 @@ RECURRENT = {"in_proj_qkv.weight": "attn_qkv.weight", "in_proj_z.weight": "attn_
              "in_proj_ba.weight": "ssm_ba.weight", "in_proj_qkvz.weight": "ssm_in.weight",
              "conv1d.weight": "ssm_conv1d.weight", "A_log": "ssm_a", "dt_bias": "ssm_dt.bias",
              "norm.weight": "ssm_norm.weight", "out_proj.weight": "ssm_out.weight"}
+MAMBA = {"in_proj.weight": "ssm_in.weight", "conv1d.weight": "ssm_conv1d.weight",
+         "conv1d.bias": "ssm_conv1d.bias", "A_log": "ssm_a", "dt_bias": "ssm_dt.bias", "D": "ssm_d",
+         "norm.weight": "ssm_norm.weight", "out_proj.weight": "ssm_out.weight"}
 OWN_NORMS = {**NAMES, "post_attention_layernorm": "post_attention_norm",
          "pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm"}
 
@@ -143,13 +147,17 @@ def packed(values, kind):
     return values.astype({"F32": numpy.float32, "F16": numpy.float16}[kind]).tobytes()
 
 
-def unpacked(values, kind):
-    """What a reader makes of the packed values."""
+def round_blocks(tensor):
+    """A tensor of a Writer, as BF16 if it is Q8_0; but the embedding as F32, for it is not unpacked
+    at start."""
+    name, shape, kind, raw = tensor
     if kind != "Q8_0":
-        return values
-    raw = numpy.frombuffer(packed(values, kind), numpy.int8).reshape(-1, 34)
-    scale = raw[:, :2].copy().view(numpy.float16).astype(numpy.float32)
-    return (scale * raw[:, 2:].astype(numpy.float32)).reshape(values.shape)
+        return tensor
+    blocks = numpy.frombuffer(raw, numpy.int8).reshape(-1, 34)
+    scale = blocks[:, :2].copy().view(numpy.float16).astype(numpy.float32)
+    values = (scale * blocks[:, 2:].astype(numpy.float32)).reshape(shape)
+    other = "F32" if name == "token_embd.weight" else "BF16"
+    return name, shape, other, packed(values, other)
 
 
 def in_pairs(values, n_heads):
@@ -201,6 +209,47 @@ def recurrent_tensors(tensors, config, name, legacy):
             out[own + "attn_gate.weight"] = z
             continue
         out[own + RECURRENT[leaf]] = values
+    return out
+
+
+def mamba_tensors(tensors, n_groups):
+    """The tensors of Mamba-2 layers as converters write them, by their names in GGUF."""
+    out = {}
+    for full, values in tensors.items():
+        layer, _, leaf = full.partition(".mamba.")
+        if not leaf:
+            continue
+        if leaf == "conv1d.weight":
+            values = values.squeeze(1)
+        if leaf == "A_log":
+            values = -numpy.exp(values.astype(numpy.float32))
+        if leaf in ("A_log", "D"):
+            values = values.reshape(-1, 1)
+        if leaf == "norm.weight":
+            values = values.reshape(n_groups, -1)
+        out[f"blk.{layer.split('.')[-1]}.{MAMBA[leaf]}"] = values
+    return out
+
+
+def part_granite(tensors, has_experts):
+    """Granite 4's tensors with gates and ups apart.  Without experts the shared part is the only
+    one."""
+    out = {}
+    for full, values in tensors.items():
+        layer, _, leaf = full.partition(".block_sparse_moe.")
+        parts = ("gate_exps", "up_exps", "down_exps")
+        if ".shared_mlp." in full:
+            layer, _, leaf = full.partition(".shared_mlp.")
+            parts = [f"{part}_{'shexp' if has_experts else 'proj'}" for part in ("gate", "up", "down")]
+        if leaf == "router.layer.weight":
+            out[f"{layer}.mlp.router.weight"] = values
+        elif leaf == "output_linear.weight":
+            out[f"{layer}.mlp.{parts[2]}.weight"] = values
+        elif leaf == "input_linear.weight":
+            halves = numpy.split(values, 2, -2)
+            out |= {f"{layer}.mlp.{part}.weight": half for part, half in zip(parts, halves)}
+        else:
+            out[full] = values
     return out
 
 
@@ -327,6 +376,18 @@ def lfm2_counts(config):
     return counts
 
 
+def granite_hybrid_counts(config):
+    inner = config["mamba_expand"] * config["hidden_size"]
+    return {"ssm.conv_kernel": config["mamba_d_conv"], "ssm.state_size": config["mamba_d_state"],
+            "ssm.group_count": config["mamba_n_groups"], "ssm.inner_size": inner,
+            "ssm.time_step_rank": config["mamba_n_heads"],
+            "expert_shared_feed_forward_length": config["shared_intermediate_size"],
+            "expert_count": config["num_local_experts"],
+            "expert_used_count": config["num_experts_per_tok"],
+            "attention.head_count_kv": [config["num_key_value_heads"] * (kind == "full_attention")
+                                        for kind in config["layer_types"]]}
+
+
 def add_settings(out, config, name, n_guess, says_layers):
     heads, rope = config["num_attention_heads"], rope_of(config)
     size = config.get("head_dim") or config["hidden_size"] // heads
@@ -346,6 +407,16 @@ def add_settings(out, config, name, n_guess, says_layers):
                                                             config["intermediate_size"])}
     if name in CONVOLUTIONS:
         counts |= lfm2_counts(config)
+    if name == "granite" and says_layers:
+        counts |= {"attention.head_count_kv": [counts["attention.head_count_kv"]] * counts["block_count"],
+                   "ssm.conv_kernel": 4, "ssm.state_size": 256, "ssm.group_count": 1,
+                   "ssm.inner_size": 2 * config["hidden_size"], "ssm.time_step_rank": 128,
+                   "expert_shared_feed_forward_length": config["intermediate_size"],
+                   "expert_count": 0, "expert_used_count": 0}
+        out.key(f"{name}.rope.scaling.finetuned", BOOL, True)
+    if name == "granitehybrid":
+        counts |= granite_hybrid_counts(config)
+        out.key(f"{name}.rope.scaling.finetuned", BOOL, config["position_embedding_type"] == "rope")
     if name in HYBRIDS:
         counts |= recurrent_counts(out, config, name, counts["rope.dimension_count"], n_guess,
                                    says_layers)
@@ -425,8 +496,16 @@ def add_tensors(out, directory, config, kind, n_guess, legacy, fuses):
         is_small = values.ndim == 1 or "conv1d" in own
         fits = kind != "Q8_0" or values.shape[-1] % 32 == 0
         out.tensor(own, values, "F32" if is_small or not fits else kind)
-    tensors = {full: values for full, values in tensors.items() if ".linear_attn." not in full}
-    tensors = tensors if gemma4 else split(tensors)
+    for own, values in mamba_tensors(tensors, config.get("mamba_n_groups", 1)).items():
+        is_matrix = own.endswith(("ssm_in.weight", "ssm_out.weight"))
+        fits = kind != "Q8_0" or values.shape[-1] % 32 == 0
+        out.tensor(own, values, kind if is_matrix and fits else "F32")
+    tensors = {full: values for full, values in tensors.items()
+               if ".linear_attn." not in full and ".mamba." not in full}
+    if name == "granitehybrid":
+        tensors = part_granite(tensors, bool(config["num_local_experts"]))
+    else:
+        tensors = tensors if gemma4 else split(tensors)
     if config.get("tie_word_embeddings"):
         tensors.pop("lm_head.weight", None)
     for full in [full for full in tensors if fuses and "gate_exps" in full]:
@@ -497,10 +576,12 @@ def kind_of(config):
 
 
 def write_gguf(directory, path, kind=None, pre=None, n_files=1, version=3, n_guess=0,
-               says_layers=False, legacy=False, fuses=False):
+               says_layers=False, legacy=False, fuses=False, rounds=False):
     """Returns the path of the file, the first of a split.  Of a hybrid: as recurrent_counts() and
-    recurrent_tensors() say, with n_guess layers that guess tokens.  fuses: gates and ups of all
-    experts are one tensor."""
+    recurrent_tensors() say, with n_guess layers that guess tokens.  says_layers, of Granite: as
+    Granite 4 without recurrent layers is written.  fuses: gates and ups of all
+    experts are one tensor.  rounds: what would be Q8_0 is unpacked, as quire does it at
+    start for products in float32."""
     directory, path = pathlib.Path(directory), pathlib.Path(path)
     config = json.loads((directory / "config.json").read_text())
     outer = config["architectures"][0]
@@ -512,6 +593,8 @@ def write_gguf(directory, path, kind=None, pre=None, n_files=1, version=3, n_gue
     add_settings(out, config, name, n_guess, says_layers)
     add_tokenizer(out, directory, pre)
     add_tensors(out, directory, config, kind or kind_of(config), n_guess, legacy, fuses)
+    if rounds:
+        out.tensors = [round_blocks(tensor) for tensor in out.tensors]
     if n_files == 1:
         out.write(path, version)
         return path

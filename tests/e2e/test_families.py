@@ -10,6 +10,7 @@ has its numbers.
 """
 import functools
 import json
+import math
 import os
 
 import numpy
@@ -81,7 +82,7 @@ def link_for_gguf(directory, checkpoint):
     path = directory / "config.json"
     config = json.loads(path.read_text())
     usual = {"query_pre_attn_scalar": config.get("head_dim"), "no_rope_layer_interval": 4,
-             "no_rope_layers": None}
+             "no_rope_layers": None, "time_step_limit": [0.0, math.inf]}
     if set(usual) & set(config):
         path.unlink()
         path.write_text(json.dumps({**config, **{key: usual[key] for key in usual if key in config}}))

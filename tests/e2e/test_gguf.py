@@ -24,7 +24,8 @@ CHECKPOINTS = ["mha-f32", "gqa-bf16-llama3-tied", "mqa-f16-linear-bias",
                "qwen3_5-gqa-bf16-head16", "qwen3_5-gqa-bf16-head32-groups",
               "qwen3_5moe-wrapper-gqa-bf16-head32", "qwen3next-gqa-bf16-head16",
               "lfm2-gqa-bf16-head16", "lfm2-mha-f16-head32-wide", "lfm2moe-gqa-bf16-head32",
-              "qwen2moe-gqa-bf16-shared", "glm4moe-gqa-bf16-head64-groups",
+              "granite4h-gqa-bf16-head16-dense", "granite4h-gqa-bf16-head32-deep",
+              "granite4h-mha-f16-head32", "qwen2moe-gqa-bf16-shared", "glm4moe-gqa-bf16-head64-groups",
                "glm4moe-mha-f16-head32", "mixtral-gqa-bf16-head32-window", "gptoss-gqa-bf16-head32-mxfp4"]
 # On a GPU each process measures which kernels are fastest, so two differ in bits without this.
 SAME_BITS = ("--batch-invariant",) if DEVICE == "cuda" else ()
@@ -56,7 +57,8 @@ def prompts_of(checkpoint):
 
 def same_sums(checkpoint):
     """Whether the file's numbers, and their order in sums, are those of the checkpoint."""
-    return not any(part in checkpoint for part in ("llama3", "longrope", "qwen3_5", "qwen3next"))
+    return not any(part in checkpoint for part in ("llama3", "longrope", "qwen3_5", "qwen3next",
+                                              "granite4h"))
 
 
 def closeness(checkpoint):
@@ -79,9 +81,11 @@ def test_an_architecture_answers_as_its_checkpoint(serve, tmp_path, checkpoint):
     ("qwen3_5-wrapper-mha-f16-head32", {"says_layers": True}),
     ("qwen3_5-gqa-bf16-head16", {"says_layers": True, "n_guess": 1}),
     ("qwen3_5moe-wrapper-gqa-bf16-head32", {"n_guess": 2}),
-    ("qwen3next-gqa-bf16-head16", {"legacy": True})])
+    ("qwen3next-gqa-bf16-head16", {"legacy": True}),
+    ("granite-gqa-bf16-head16", {"says_layers": True})])
 def test_hybrids_say_their_layers_in_several_ways(serve, tmp_path, checkpoint, how):
-    """By a list or a period, with layers behind them that guess tokens, and as older converters."""
+    """By a list or a period, with layers behind them that guess tokens, as older converters, and as
+    those of Granite 4 do where all layers attend."""
     model = link_checkpoint(tmp_path / "model", checkpoint)
     path = gguf_file.write_gguf(model, tmp_path / "m.gguf", **how)
     prompts = prompts_of(checkpoint)
@@ -97,6 +101,57 @@ def test_gates_and_ups_of_experts_may_be_one_tensor(serve, tmp_path, checkpoint)
     prompts = prompts_of(checkpoint)
     check_equal(answers(serve, path, prompts), answers(serve, model, prompts),
                 closeness(checkpoint))
+
+
+@pytest.mark.parametrize("checkpoint", ["granite4h-gqa-bf16-head16-dense",
+                                        "granite4h-mha-f16-head32"])
+@pytest.mark.skipif(DEVICE != "cpu", reason="a GPU multiplies the packed codes")
+def test_products_of_mamba_layers_may_be_packed(serve, tmp_path, checkpoint):
+    """They answer as their values do, which are rounded to bf16 at start."""
+    model = link_for_gguf(tmp_path / "model", checkpoint)
+    paths = [gguf_file.write_gguf(model, tmp_path / f"{rounds}.gguf", kind="Q8_0", rounds=rounds)
+             for rounds in (False, True)]
+    prompts = prompts_of(checkpoint)
+    found, expected = ([answer(serve("--dtype", "float32", model=path), prompt)
+                        for prompt in prompts] for path in paths)
+    check_equal(found, expected, 1e-5)
+
+
+@pytest.mark.parametrize("key, words", [
+    ("ssm.conv_kernel", "is missing"), ("ssm.state_size", "is missing"),
+    ("ssm.group_count", "is missing"), ("ssm.time_step_rank", "is missing"),
+    ("ssm.inner_size", "is missing"), ("attention.head_count_kv", "is missing"),
+    ("attention.scale", "is missing"),
+    ("ssm.inner_size 49", "is no multiple of 'ssm.time_step_rank'"),
+    ("ssm.inner_size 51", "is no multiple of 'embedding_length'"),
+    ("attention.head_count_kv 1", "differs between layers that attend"),
+    ("ssm.group_count 2", "does not divide the heads")])
+def test_keys_of_mamba_layers_are_refused_by_name(tmp_path, key, words):
+    model = link_for_gguf(tmp_path / "model", "granite4h-gqa-bf16-head32-deep")
+    path = gguf_file.write_gguf(model, tmp_path / "m.gguf")
+    raw = path.read_bytes()
+    name, _, number = key.partition(" ")
+    whole = f"granitehybrid.{name}".encode()
+    at = raw.index(gguf_file.string(whole.decode())) + 8
+    if number:  # of a list: that of the last layer
+        at += len(whole) + (4 + 4 + 8 + 6 * 4 if name.endswith("_kv") else 4)
+        raw = raw[:at] + int(number).to_bytes(4, "little") + raw[at + 4:]
+    else:  # the key of another architecture
+        raw = raw[:at] + b"x" + raw[at + 1:]
+    path.write_bytes(raw)
+    result = start(path)
+    assert result.returncode == 1 and f"'granitehybrid.{name}' {words}" in result.stderr, result.stderr
+
+
+def test_granite_without_positions_is_refused(tmp_path):
+    """One without recurrent layers; a key says whether queries and keys rotate."""
+    model = link_checkpoint(tmp_path / "model", "granite-gqa-bf16-head16")
+    path = gguf_file.write_gguf(model, tmp_path / "m.gguf", says_layers=True)
+    raw, key = path.read_bytes(), gguf_file.string("granite.rope.scaling.finetuned")
+    at = raw.index(key) + len(key) + 4
+    path.write_bytes(raw[:at] + bytes(1) + raw[at + 1:])
+    result = start(path)
+    assert result.returncode == 1 and "'granite.rope.scaling.finetuned' is false" in result.stderr
 
 
 @pytest.mark.parametrize("n_files, version", [(3, 3), (1, 2)])

@@ -1,0 +1,84 @@
+/* gguf_recurrent.c - which layers of a GGUF file are recurrent, and of what sizes: see
+ * gguf_writing.h. */
+#include <math.h>
+#include <stdio.h>
+
+#include "engine/base/error.h"
+#include "engine/gguf/gguf.h"
+#include "engine/gguf/gguf_config.h"
+#include "engine/gguf/gguf_files.h"
+#include "engine/gguf/gguf_json.h"
+#include "engine/gguf/gguf_writing.h"
+
+/* Writes ssm.inner_size divided by a number that has been written: which must be whole. */
+static int put_quotient(const struct gguf_writing *w, const char *divisor, const char *divisor_key,
+                        const char *name) {
+    static const char key[] = "ssm.inner_size";
+    const double n = writing_number(w, divisor);
+    double width = 0;
+    char why[WRITING_NAME_BYTES];
+    gguf_number(writing_key(w, key), &width);
+    const double quotient = n > 0 ? width / n : 0;
+    if (quotient >= 1 && quotient == floor(quotient) && quotient < WRITING_MAX_LIST)
+        return writing_put(w, w->config, name, json_integer((json_int_t)quotient));
+    snprintf(why, sizeof(why), "is no multiple of '%s'", divisor_key);
+    return writing_refuse(w, ERR_INVALID, key, why);
+}
+
+/* Writes the KV heads of layers that attend, and the type of layers without any. */
+static int put_layers_without_heads(const struct gguf_writing *w, const char *type) {
+    static const char key[] = "attention.head_count_kv";
+    const double n_layers = writing_number(w, "num_hidden_layers");
+    double n_heads = 0;
+    json_t *types = json_array();
+    for (size_t i = 0; i < n_layers && i < WRITING_MAX_LIST; i++) {
+        const double n = writing_number_at(w, key, i);
+        json_array_append_new(types, json_string(n > 0 ? "full_attention" : type));
+        if (n > 0 && n_heads > 0 && n != n_heads) {
+            json_decref(types);
+            return writing_refuse(w, ERR_UNSUPPORTED, key, "differs between layers that attend");
+        }
+        if (n > 0) n_heads = n;
+    }
+    const int rc = writing_put(w, w->config, "layer_types", types);
+    return rc ? rc
+              : writing_put(w, w->config, "num_key_value_heads", json_integer((json_int_t)n_heads));
+}
+
+/* Writes what else LFM2 has: the width of feed-forward parts is what is said. */
+static int put_convolutions(const struct gguf_writing *w) {
+    char bias[WRITING_NAME_BYTES];
+    snprintf(bias, sizeof(bias), "blk.%.0f.exp_probs_b.bias",
+             writing_number(w, "num_dense_layers"));
+    int rc = put_layers_without_heads(w, "conv");
+    if (!rc) rc = writing_put(w, w->config, "block_auto_adjust_ff_dim", json_false());
+    return rc ? rc
+              : writing_put(w, w->config, "use_expert_bias",
+                            json_boolean(gguf_files_find(w->files, bias)));
+}
+
+/* Writes what else Granite 4 H has.  Of a model without experts either key is the width of its
+ * feed-forward parts. */
+static int put_mamba(const struct gguf_writing *w) {
+    static const char experts[] = "num_local_experts", width[] = "shared_intermediate_size";
+    const bool rotates = gguf_truth(writing_key(w, "rope.scaling.finetuned"), true);
+    int rc = put_layers_without_heads(w, "mamba");
+    if (!rc) rc = put_quotient(w, "mamba_n_heads", "ssm.time_step_rank", "mamba_d_head");
+    if (!rc) rc = put_quotient(w, "hidden_size", "embedding_length", "mamba_expand");
+    if (!rc)
+        rc = writing_put(w, w->config, "position_embedding_type",
+                         json_string(rotates ? "rope" : "nope"));
+    if (rc || json_object_get(w->config, experts)) return rc;
+    rc = writing_put(w, w->config, experts, json_integer(0));
+    if (rc || json_object_get(w->config, width)) return rc;
+    return writing_put(w, w->config, width,
+                       json_incref(json_object_get(w->config, "intermediate_size")));
+}
+
+int gguf_put_recurrent(const struct gguf_writing *w) {
+    const unsigned traits = w->architecture->traits;
+    if (traits & GGUF_CONVOLUTIONS) return put_convolutions(w);
+    if (traits & GGUF_MAMBA) return put_mamba(w);
+    if (!(traits & GGUF_RECURRENT)) return 0;
+    return put_quotient(w, "linear_num_value_heads", "ssm.time_step_rank", "linear_value_head_dim");
+}
