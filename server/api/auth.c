@@ -53,8 +53,10 @@ int auth_check(const struct api_keys *keys, const struct http_exchange *exchange
         gave ? "the API key is wrong" : "send the API key as `Authorization: Bearer KEY`");
 }
 
-uint64_t auth_client(const struct salt_key *salt, const struct http_exchange *exchange) {
-    const char *key = bearer_of(exchange);
+uint64_t auth_client(const struct api_keys *keys, const struct salt_key *salt,
+                     const struct http_exchange *exchange) {
+    const struct api_key *found = auth_find(keys, exchange);
+    const char *key = found ? found->key : bearer_of(exchange);
     if (!key) key = http_header(exchange, "x-api-key");
     return key ? salt_hash(salt, key, strlen(key)) : 0;
 }

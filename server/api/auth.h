@@ -20,8 +20,10 @@ const struct api_key *auth_find(const struct api_keys *keys, const struct http_e
 int auth_check(const struct api_keys *keys, const struct http_exchange *exchange,
                struct api_error *err);
 
-/* Hashes the key that a request carries, whether one is asked for or not; 0: it carries none.
- * Requests of one client can be told from those of others by it. */
-uint64_t auth_client(const struct salt_key *salt, const struct http_exchange *exchange);
+/* Hashes the key that a request carries; 0: it carries none.  Requests of one client can be told
+ * from those of others by it.  Where there are keys, it is the one that let the request pass, so
+ * that its holder is one client whatever else a header says. */
+uint64_t auth_client(const struct api_keys *keys, const struct salt_key *salt,
+                     const struct http_exchange *exchange);
 
 #endif

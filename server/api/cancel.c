@@ -40,8 +40,8 @@ void cancel_handle(struct server *server, struct http_exchange *exchange) {
         reply_error(server, exchange, &err);
         return;
     }
-    const uint32_t n =
-        completions_cancel(server, id, auth_client(&server->limits.salt_key, exchange));
+    const uint32_t n = completions_cancel(
+        server, id, auth_client(server->keys, &server->limits.salt_key, exchange));
     if (n == 0) {
         api_error_set(&err, 404, "request_not_found", NULL, "no request has the id '%.200s'", id);
         reply_error(server, exchange, &err);

@@ -526,7 +526,7 @@ void completion_start(struct server *server, struct http_exchange *exchange,
     c->tenant = key ? key->tenant : 0;
     c->weight = key ? key->weight : 1;
     strncpy(c->request_id, http_request_id(exchange), REQUEST_ID_MAX);
-    c->client = auth_client(&server->limits.salt_key, exchange);
+    c->client = auth_client(server->keys, &server->limits.salt_key, exchange);
     c->created = (int64_t)time(NULL);
     c->started_ns = uv_hrtime();
     trace_begin(c, exchange);

@@ -347,19 +347,31 @@ static void write_responses_store(const struct metrics_text *text,
          (double)store->n_bytes},
         {{{"quire_responses_store_hits_total"}, "Stored responses that were asked for and found."},
          (double)store->n_hits},
-        {{{"quire_responses_store_misses_total"},
-          "Stored responses that were asked for and not found."},
-         (double)store->n_misses},
     };
-    const struct metric dropped = {
+    static const struct metric dropped = {
         {"quire_responses_dropped_total"},
         "Stored responses that were dropped: for space, for age, or at once because they were too "
-        "long."};
-    const struct metric_point reasons[] = {{"space", (double)store->n_evicted},
-                                           {"age", (double)store->n_expired},
-                                           {"length", (double)store->n_too_long}};
+        "long; object: for space, but requests can still go on from them."};
+    static const struct metric misses = {
+        {"quire_responses_store_misses_total"},
+        "Stored responses that were asked for and not found, by why they were dropped."};
+    static const struct {
+        const char *reason;
+        enum response_fate fate;
+    } reasons[] = {{"space", RESPONSE_EVICTED},   {"age", RESPONSE_EXPIRED},
+                   {"length", RESPONSE_TOO_LONG}, {"object", RESPONSE_SHORTENED},
+                   {"deleted", RESPONSE_DELETED}, {"unknown", RESPONSE_UNKNOWN}};
+    enum { N_DROPPED = 4 }; /* the others are not dropped for a bound */
+    struct metric_point n_dropped[N_DROPPED], n_misses[COUNT(reasons)];
+    for (size_t i = 0; i < COUNT(reasons); i++) {
+        const enum response_fate fate = reasons[i].fate;
+        n_misses[i] = (struct metric_point){reasons[i].reason, (double)store->n_misses[fate]};
+        if (i < N_DROPPED)
+            n_dropped[i] = (struct metric_point){reasons[i].reason, (double)store->n_dropped[fate]};
+    }
     metrics_text_values(text, values, COUNT(values));
-    metrics_text_points(text, &dropped, "reason", reasons, COUNT(reasons));
+    metrics_text_points(text, &dropped, "reason", n_dropped, COUNT(n_dropped));
+    metrics_text_points(text, &misses, "reason", n_misses, COUNT(n_misses));
 }
 
 /* The classes of status, by the first digit; 0: the client disconnected first; 1 is never sent. */

@@ -167,6 +167,43 @@ def test_keys_share_no_response(serve, small_model):
     assert server.post(PATH, body, headers=one).status == 200
 
 
+def test_a_key_cannot_evict_what_another_has(serve, small_model):
+    keys = [{"name": name, "key": name} for name in ("one", "two")]
+    server = serve("--api-keys", json.dumps({"keys": keys}), "--responses-store-size", "256K", model=small_model)
+    one, two = ({"Authorization": f"Bearer {key['key']}"} for key in keys)
+
+    def store(key, **fields):
+        fields = {"input": "a", "max_output_tokens": 2, "metadata": {"filler": "y" * 10000}, **fields}
+        reply = server.post(PATH, fields, headers=key)
+        assert reply.status == 200, reply.text
+        return reply.json()["id"]
+
+    kept = store(one)
+    made = [store(two) for _ in range(60)]
+    evicted = [name for name in made if server.get(f"{PATH}/{name}/input_items", headers=two).status == 404][-1]
+    assert server.get(f"{PATH}/{kept}", headers=one).status == 200
+    why = "it was evicted, because later responses needed its space (--responses-store-size 262144)"
+    for _ in range(2):
+        reply = server.post(PATH, {"input": "b", "previous_response_id": evicted}, headers=two)
+        assert reply.status == 400 and why in reply.error["message"]
+        assert reply.error["code"] == "previous_response_not_found"
+    reply = server.get(f"{PATH}/{evicted}", headers=two)
+    assert reply.status == 404 and why in reply.error["message"]
+    assert server.get(f"{PATH}/{evicted}", headers=one).error["message"].count("another API key's") == 1
+    metrics = server.metrics()
+    assert metrics['quire_responses_store_misses_total{reason="space"}'] >= 3
+    assert metrics['quire_responses_dropped_total{reason="space"}'] > 30
+    # A conversation that goes on stays whole while others come: its earlier objects are given up.
+    first = before = store(two)
+    for _ in range(30):
+        before = store(two, previous_response_id=before)
+        store(two)
+    assert "object was evicted" in server.get(f"{PATH}/{first}", headers=two).error["message"]
+    assert store(two, previous_response_id=first)
+    server.stop()
+    assert server.log.count("asked for a stored response that was evicted") == 1
+
+
 def test_replicas_share_the_store(serve, small_model):
     server = serve("--data-parallel-size", 2, model=small_model)
     before = None

@@ -457,6 +457,23 @@ TEST_WITH(a_key_finds_its_own_responses_only, set_up_stored, tear_down_stored) {
     check_error(look(rig, by_key, 404), "null", "item with id 'msg_the-id_0' not found");
 }
 
+/* With a key in one header, the other header makes no other client of its holder. */
+TEST_WITH(a_key_is_one_client_in_either_header, set_up_stored, tear_down_stored) {
+    struct rig *rig = *state;
+    rig->server.keys = &rig_keys;
+    struct http_exchange exchange = rig_post("/v1/responses", "{\"input\":\"q\"}");
+    exchange.api_key = "secret";
+    exchange.authorization = "Bearer anything";
+    rig_begin(rig, &exchange);
+    rig_finish(rig);
+    fake_http_fini(&exchange);
+    struct http_exchange shown = {.method = "GET", .path = "/v1/responses/resp_the-id"};
+    shown.authorization = "Bearer secret";
+    json_decref(look(rig, shown, 200));
+    shown.authorization = "Bearer other";
+    json_decref(look(rig, shown, 404));
+}
+
 TEST_WITH(a_reference_stands_for_its_item, set_up_stored, tear_down_stored) {
     struct rig *rig = *state;
     json_decref(ask(rig, SAID, "{\"input\":\"q\"" TOOLS "}", 200));
@@ -584,6 +601,26 @@ TEST_WITH(a_long_conversation_is_bounded_as_a_body_is, set_up_stored, tear_down_
     json_decref(ask_long(rig, LONG_BODY - JOB_LONG_BYTES, "," GO_ON, 200));
     check_error(ask(rig, "hi", "{\"input\":\"q\",\"previous_response_id\":\"resp_the-id-2\"}", 400),
                 "null", "a request may have");
+}
+
+TEST_WITH(what_was_evicted_is_named_with_its_setting, set_up_stored, tear_down_stored) {
+    static const char why[] =
+        "it was evicted, because later responses needed its space (--responses-store-size 1048576)";
+    struct rig *rig = *state;
+    rig->server.limits.max_model_len = rig->server.limits.trained_context = 10 << 20;
+    for (int i = 0; i < 4; i++) json_decref(ask_long(rig, 380 << 10, "", 200));
+    check_error(get(rig, "/v1/responses/resp_the-id", 404), "\"not_found\"", why);
+    check_error(get(rig, "/v1/responses/resp_the-id/input_items", 404), "\"not_found\"", why);
+    check_error(rig_ask(rig, "/v1/responses", "{\"input\":\"q\"," GO_ON "}", 400),
+                "\"previous_response_not_found\"", why);
+    check_error(rig_ask(rig, "/v1/responses", "{\"input\":[{\"id\":\"msg_the-id_0\"}]}", 404),
+                "null", why);
+    check_error(rig_ask(rig, "/v1/responses", "{\"input\":[{\"id\":\"msg_the-id-3_9\"}]}", 404),
+                "null", "it has no such item");
+    check_error(get(rig, "/v1/responses/resp_other", 404), "\"not_found\"", "store: false");
+    const struct responses_store_stats stats = responses_store_stats(rig->server.responses);
+    assert_int_equal(stats.n_misses[RESPONSE_EVICTED], 4);
+    assert_int_equal(stats.n_misses[RESPONSE_UNKNOWN], 1);
 }
 
 /* A reference takes few bytes, and what it names may take many. */

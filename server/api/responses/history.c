@@ -10,6 +10,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/json_tree.h"
+#include "server/api/responses/missing.h"
 #include "server/api/responses/store.h"
 #include "server/json/api_error.h"
 #include "server/json/json_guard.h"
@@ -167,6 +168,21 @@ static bool is_reference(const json_t *item) {
            !json_object_get(item, "content");
 }
 
+static int refuse_item(const struct references *refs, const char *id, size_t i) {
+    const struct history_source *source = refs->source;
+    char response[ID_MAX], reason[MISSING_REASON_BYTES] = "none is named so";
+    bool is_input;
+    if (response_of(id, response, &is_input)) {
+        if (responses_store_has(source->store, source->client, response))
+            snprintf(reason, sizeof(reason), "it has no such item");
+        else response_missing(reason, source->store, source->client, response);
+    }
+    return api_error_set(refs->err, 404, NULL, "input",
+                         "input[%zu]: item with id '%.200s' not found; its response: %s. Send the "
+                         "item itself",
+                         i, id, reason);
+}
+
 /* Finds what a reference names, borrowed from refs. */
 static int resolve(struct references *refs, const json_t *reference, size_t i, json_t **out) {
     const char *id = json_string_value(json_object_get(reference, "id"));
@@ -191,11 +207,7 @@ static int resolve(struct references *refs, const json_t *reference, size_t i, j
         if (json_tree_write(*out, count, &refs->n_named)) return api_error_no_memory(refs->err);
         return refs->n_named > refs->source->max_bytes ? refuse_bytes(refs) : 0;
     }
-    return api_error_set(refs->err, 404, NULL, "input",
-                         "input[%zu]: item with id '%.200s' not found: its response has store: "
-                         "false, has been dropped for space or age, or is another API key's; send "
-                         "the item itself",
-                         i, id);
+    return refuse_item(refs, id, i);
 }
 
 /* ---- the request's own items ---- */
@@ -243,23 +255,23 @@ static int append_own(struct history *history, const struct history_source *sour
 static int find_before(struct history *history, const struct history_source *source,
                        const json_t *id, struct api_error *err) {
     static const char param[] = "previous_response_id";
+    const char *name = json_string_value(id);
+    char reason[MISSING_REASON_BYTES];
     if (!source->store)
         return api_error_set(err, 400, "unsupported", param,
                              "previous_response_id is not supported, because nothing is stored "
                              "here (--responses-store-size 0): send the items of the conversation "
                              "in input");
-    if (responses_store_find(source->store, source->client, json_string_value(id), source->now_s,
-                             &history->before))
+    if (responses_store_find(source->store, source->client, name, source->now_s, &history->before))
         return api_error_set(err, 400, "previous_response_not_found", param,
-                             "Previous response with id '%.200s' not found: it has store: false, "
-                             "has been dropped for space or age, or is another API key's; send the "
-                             "items of the conversation in input",
-                             json_string_value(id));
+                             "Previous response with id '%.200s' not found: %s. Send the items of "
+                             "the conversation in input",
+                             name, response_missing(reason, source->store, source->client, name));
     if (stored_turn_failed(history->before))
         return api_error_set(err, 400, NULL, param,
                              "previous_response_id: response '%.200s' has failed: go on from the "
                              "one before it",
-                             json_string_value(id));
+                             name);
     if (stored_turn_chain_bytes(history->before) <= source->max_bytes) return 0;
     api_error_set(err, 400, NULL, param,
                   "previous_response_id: the conversation has %zu bytes, and a request may have "

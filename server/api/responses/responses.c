@@ -125,13 +125,14 @@ static void write_id_of(const struct completion *c, char *id) {
              ((const struct responses *)c)->suffix);
 }
 
-/* Tells whether its client may name another response by the id of this one: one that is stored, or
- * that is still being made. */
+/* Tells whether its client may name another response by the id of this one.  That may be one that
+ * is stored, or still being made.  It may also have been dropped: a request that names it must get
+ * an error then, and not go on from this one. */
 static bool shares_id(const struct completion *c) {
     const struct server *server = c->job.server;
     char id[RESPONSE_ID_BYTES], others[RESPONSE_ID_BYTES];
     write_id_of(c, id);
-    bool shares = responses_store_has(server->responses, c->client, id);
+    bool shares = responses_store_knows(server->responses, c->client, id);
     for (const struct completion *other = server->completions; other && !shares;
          other = other->next) {
         if (other == c || other->client != c->client || other->api != c->api) continue;

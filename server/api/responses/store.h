@@ -7,8 +7,14 @@
  * turn never changes.  It is freed with the last response or later turn that needs it.  So a
  * conversation can go on though its first responses have been dropped.
  *
- * Only the client that made a response finds it.  The least recently used responses are dropped
- * where the bytes would be too many, and all that have not been used for some time.
+ * Only the client that made a response finds it.  A response is dropped when it has not been used
+ * for some time.  Where there would be too many bytes, the client that takes most gives up, in this
+ * order:
+ *
+ *   objects of responses that later ones go on from: their turns, and so the conversations, stay
+ *   its least recently used conversation, whole
+ *
+ * Why a response is no longer there is remembered for some time, in a table of fixed size.
  *
  * Thread: any.  The lock is held to look up, to link and to copy, never to read JSON.  Memory: the
  * store's. */
@@ -49,18 +55,20 @@ struct new_response {
     bool failed;                   /* nothing can go on from it */
 };
 
-/* Adds a response in place of one with the same client and id.  A response that is too long, with
- * the turns before it, is dropped at once. */
+/* Adds a response in place of one with the same client and id.  A response is dropped at once where
+ * it is too long with the turns before it, beside what clients that take less have stored. */
 void responses_store_add(struct responses_store *store, const struct new_response *response,
                          uint64_t now_s);
 
 /* Tells whether there is such a response.  This is no use of it. */
 bool responses_store_has(struct responses_store *store, uint64_t client, const char *id);
+/* Tells whether there is such a response, or was one that is remembered. */
+bool responses_store_knows(struct responses_store *store, uint64_t client, const char *id);
 /* Finds a response's turn, which the caller must stored_turn_release().  Returns 0, or ERR_INVALID:
  * there is none. */
 int responses_store_find(struct responses_store *store, uint64_t client, const char *id,
                          uint64_t now_s, struct stored_turn **out);
-/* Appends the response's object.  Returns false if there is none. */
+/* Appends the response's object.  Returns false if there is no response, or only its turn. */
 bool responses_store_write(struct responses_store *store, uint64_t client, const char *id,
                            uint64_t now_s, struct buffer *out);
 /* Returns false if there is none. */
@@ -68,10 +76,26 @@ bool responses_store_remove(struct responses_store *store, uint64_t client, cons
 /* Drops what has not been used for too long. */
 void responses_store_expire(struct responses_store *store, uint64_t now_s);
 
+/* Why a response, or its object, is not there. */
+enum response_fate {
+    RESPONSE_UNKNOWN, /* it never was there, or too many others have been dropped since */
+    RESPONSE_DELETED,
+    RESPONSE_EVICTED,
+    RESPONSE_EXPIRED,
+    RESPONSE_TOO_LONG,  /* it was dropped at once */
+    RESPONSE_SHORTENED, /* its object has been evicted, its turn is there */
+    N_RESPONSE_FATES
+};
+
+/* Returns why a response that has been asked for was not found.  *is_first: it was evicted, and is
+ * the first such response that is asked for. */
+enum response_fate responses_store_fate(struct responses_store *store, uint64_t client,
+                                        const char *id, bool *is_first);
+const struct responses_store_config *responses_store_config(const struct responses_store *store);
+
 struct responses_store_stats {
     uint64_t n_responses, n_bytes;
-    uint64_t n_hits, n_misses;
-    uint64_t n_evicted, n_expired, n_too_long; /* dropped: for space, for age, at once */
+    uint64_t n_hits, n_misses[N_RESPONSE_FATES], n_dropped[N_RESPONSE_FATES];
 };
 
 struct responses_store_stats responses_store_stats(struct responses_store *store);

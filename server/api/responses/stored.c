@@ -16,6 +16,7 @@
 #include "server/api/reply.h"
 #include "server/api/request_fields.h"
 #include "server/api/responses/history.h"
+#include "server/api/responses/missing.h"
 #include "server/api/responses/store.h"
 #include "server/api/server.h"
 #include "server/http/http.h"
@@ -28,7 +29,7 @@ static uint64_t now_s(void) {
 }
 
 static uint64_t client_of(const struct server *server, const struct http_exchange *exchange) {
-    return auth_client(&server->limits.salt_key, exchange);
+    return auth_client(server->keys, &server->limits.salt_key, exchange);
 }
 
 /* Copies the id out of a path that ends with `behind`. */
@@ -37,12 +38,11 @@ static void id_of(const struct http_exchange *exchange, const char *behind, char
     snprintf(id, ID_MAX, "%.*s", (int)(strlen(begin) - strlen(behind)), begin);
 }
 
-static int refuse_unknown(const struct server *server, const char *id, struct api_error *err) {
+static int refuse_missing(const struct server *server, uint64_t client, const char *id,
+                          struct api_error *err) {
+    char reason[MISSING_REASON_BYTES];
     return api_error_set(err, 404, "not_found", NULL, "Response with id '%.200s' not found: %s", id,
-                         server->responses
-                             ? "it has store: false, has been dropped for space or age, or is "
-                               "another API key's"
-                             : "nothing is stored here (--responses-store-size 0)");
+                         response_missing(reason, server->responses, client, id));
 }
 
 void responses_show(struct server *server, struct http_exchange *exchange) {
@@ -60,7 +60,7 @@ void responses_show(struct server *server, struct http_exchange *exchange) {
         reply_json(server, exchange, 200, &body);
         return;
     } else {
-        refuse_unknown(server, id, &err);
+        refuse_missing(server, client_of(server, exchange), id, &err);
     }
     reply_error(server, exchange, &err);
 }
@@ -72,7 +72,7 @@ void responses_delete(struct server *server, struct http_exchange *exchange) {
     id_of(exchange, "", id);
     if (!server->responses ||
         !responses_store_remove(server->responses, client_of(server, exchange), id)) {
-        refuse_unknown(server, id, &err);
+        refuse_missing(server, client_of(server, exchange), id, &err);
         reply_error(server, exchange, &err);
         return;
     }
@@ -158,7 +158,7 @@ static void list_items(struct job *job) {
     struct stored_turn *turn = NULL;
     size_t n_before = 0;
     if (!store || responses_store_find(store, l->client, l->id, now_s(), &turn)) {
-        job->rc = refuse_unknown(job->server, l->id, &job->err);
+        job->rc = refuse_missing(job->server, l->client, l->id, &job->err);
         return;
     }
     json_t *list = history_list(turn, l->id);
