@@ -90,6 +90,7 @@ struct engine_config {
     const char *version, *build; /* of the program: another may compute other bits; or NULL */
     bool random_weights;         /* made up, for measurements: the model's config.json is enough */
     const struct weight_format *random_format; /* of these; NULL: bf16 */
+    bool unpacks_exactly;                      /* as in struct model_source */
     bool tokens_only; /* no tokenizer is loaded, and events have tokens but no text */
     /* Called by engine_create() while the weights go to the backend, from 0 to total; or NULL.
      * Where it returns false, engine_create() ends with ERR_STOPPED. */

@@ -109,6 +109,7 @@ static int load_ranks(struct engine *e, struct error *err) {
     struct rank_loading loading = {.config = c, .n_ranks = team_n_ranks(e->team)};
     struct model_source source = {.random = c->random_weights,
                                   .random_format = c->random_format,
+                                  .unpacks_exactly = c->unpacks_exactly,
                                   .context = c->max_model_len,
                                   .n_ranks = c->backend->n_ranks,
                                   .ranks_share = c->ranks_share,

@@ -111,6 +111,7 @@ static int gather(struct info *info, const struct options *options, struct error
     const bool offloads = expert_offload_is_possible(info->backend);
     const struct model_source source = {.random = config.random_weights,
                                         .random_format = config.random_format,
+                                        .unpacks_exactly = config.unpacks_exactly,
                                         .offload_bytes = offloads ? config.expert_offload_bytes : 0,
                                         .choose_offload = choose_offload,
                                         .check_ctx = &config,

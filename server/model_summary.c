@@ -146,10 +146,12 @@ static void write_packed(struct buffer *out, const struct quantisation *how,
                       (double)tally->repacked_bytes / gib);
     write_loaded(out, &tally->loaded);
     if (tally->unpacked_bytes == 0) return;
-    const struct weight_format plain = {.element = tally->unpacked_to};
-    weight_format_text(&plain, text);
-    buffer_printf(out, "; unpacked to %s in memory: %.2f GiB instead of %.2f", text,
-                  (double)tally->unpacked_bytes / gib, (double)tally->packed_bytes / gib);
+    for (uint32_t i = 0; i < tally->unpacked.n; i++) {
+        weight_format_text(&tally->unpacked.formats[i].format, text);
+        buffer_printf(out, "%s%s", i ? " and " : "; unpacked to ", text);
+    }
+    buffer_printf(out, " in memory: %.2f GiB instead of %.2f", (double)tally->unpacked_bytes / gib,
+                  (double)tally->packed_bytes / gib);
 }
 
 void model_summary_weights(struct buffer *out, const struct model_config *model,

@@ -67,11 +67,16 @@ static bool can_load(const struct loader *l, const struct weight_format *format)
     return takes(l, format) && (is_movable || !moves_rows(&l->query));
 }
 
+/* Returns the plain element of a weight that the device cannot get as it is. */
+static enum element unpacked_element(const struct loader *l, const struct weight_format *format) {
+    if (l->be->act_dtype != DTYPE_F32) return ELEMENT_BF16;
+    return l->source->unpacks_exactly ? weight_exact_element(format) : l->query.config->element;
+}
+
 /* Returns the format in which the device gets the weight.  It is that of the files if the device
- * takes it, or else its canonical one; or else elements like those of its activations. */
+ * takes it, or else its canonical one; or else plain elements. */
 static struct weight_format format_to_load(const struct loader *l, const struct weight *host) {
-    const enum element element =
-        l->be->act_dtype == DTYPE_F32 ? l->query.config->element : ELEMENT_BF16;
+    const enum element element = unpacked_element(l, &host->format);
     const struct weight_format canonical = canonical_format(&host->format);
     if (weight_is_plain(&host->format) || can_load(l, &host->format)) return host->format;
     return can_load(l, &canonical) ? canonical : (struct weight_format){.element = element};

@@ -180,7 +180,10 @@ struct model {
 struct model_source {
     bool random;                               /* only config.json is read (random_weights.h) */
     const struct weight_format *random_format; /* of matrices that are random; NULL: bf16 */
-    uint32_t context;                          /* as in model_config_load() */
+    /* Where activations are f32, a weight that the device cannot get as it is keeps its values
+     * exactly; false: it becomes elements as config.json says. */
+    bool unpacks_exactly;
+    uint32_t context;       /* as in model_config_load() */
     uint32_t n_ranks, rank; /* what is loaded is this rank's; n_ranks 0: all of the model */
     enum ranks_share ranks_share;
     uint64_t

@@ -63,6 +63,14 @@ static void *convert_runs(void *arg) {
     }
 }
 
+enum element weight_exact_element(const struct weight_format *format) {
+    if (weight_is_plain(format)) return format->element;
+    /* E2M1 has two bits that count, and bf16 the exponents of E8M0, also below the normal ones. */
+    const struct weight_format numbers = canonical_format(format);
+    const bool is_short = numbers.element == ELEMENT_E2M1 && numbers.scale == SCALE_E8M0;
+    return is_short ? ELEMENT_BF16 : ELEMENT_F32;
+}
+
 int weight_convert(const struct weight *w, const struct weight *to, struct error *err) {
     struct conversion u = {.w = w,
                            .to = to,

@@ -30,5 +30,5 @@ void weight_tally_add(struct weight_tally *tally, const struct weight *file,
     if (!is_plain || !is_converted) return;
     tally->packed_bytes += bytes;
     tally->unpacked_bytes += loaded_bytes;
-    tally->unpacked_to = loaded->format.element;
+    add_format(&tally->unpacked, &loaded->format, loaded_bytes);
 }

@@ -26,10 +26,8 @@ struct weight_tally {
     uint64_t file_bytes; /* of all weights as the files have them */
     /* As loaded, of the weights that the files have in other formats, or as stacks in pieces. */
     uint64_t converted_bytes;
-    /* Those of them that are unpacked to plain elements: their bytes in the files, and as elements
-     * of the type that was added last. */
+    /* Those of them that are unpacked to plain elements: their bytes in the files, and as these. */
     uint64_t packed_bytes, unpacked_bytes;
-    enum element unpacked_to;
     uint64_t repacked_bytes; /* that the device's own copies take in the system's memory */
     /* In the files, of weights whose products round their input (weight.rounds_input), and from
      * how many rows on. */
@@ -38,10 +36,11 @@ struct weight_tally {
     /* Tensors of parts that are not loaded, and the parts' names, with commas between them. */
     uint32_t n_left_out;
     char left_out[96];
-    bool has_kv_scales;          /* the files have scales of keys and values: unclaimed.h */
-    bool has_packed;             /* the files have formats that are not plain */
-    struct weight_shares files;  /* all formats */
-    struct weight_shares loaded; /* those in memory that are neither plain nor repacked */
+    bool has_kv_scales;            /* the files have scales of keys and values: unclaimed.h */
+    bool has_packed;               /* the files have formats that are not plain */
+    struct weight_shares files;    /* all formats */
+    struct weight_shares loaded;   /* those in memory that are neither plain nor repacked */
+    struct weight_shares unpacked; /* the plain elements of unpacked_bytes */
 };
 
 /* Adds a weight: as its files have it, and as it is loaded.  repacked_bytes: of the device's copy;

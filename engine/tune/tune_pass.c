@@ -61,6 +61,7 @@ static uint32_t n_pages_of(const struct tune_pass *p) {
 static int load_model(struct tune_pass *p, const struct engine_config *config, struct error *err) {
     const struct model_source source = {.random = config->random_weights,
                                         .random_format = config->random_format,
+                                        .unpacks_exactly = config->unpacks_exactly,
                                         .progress = config->load_progress,
                                         .ctx = config->load_ctx};
     return model_load(&p->model, config->model_dir, &source, p->be, err);

@@ -496,7 +496,8 @@ static int make_pool(struct kernels *k, struct error *err) {
 
 static int open_kernels(struct kernels *k, struct error *err) {
     const struct model_source source = {.random = k->config->random_weights,
-                                        .random_format = k->config->random_format};
+                                        .random_format = k->config->random_format,
+                                        .unpacks_exactly = k->config->unpacks_exactly};
     int rc = model_load(&k->model, k->config->model_dir, &source, k->be, err);
     if (rc) return rc;
     k->kv = memory_plan_pages(k->config, &k->model->config);

@@ -38,6 +38,7 @@ struct engine_config engine_setup_config(const struct options *options, const ch
         .build = build_info.commit,
         .random_weights = options->load_format == LOAD_DUMMY,
         .random_format = &random_formats[options->random_format],
+        .unpacks_exactly = options->dtype == PRODUCTS_F32,
     };
 }
 

@@ -5,6 +5,10 @@ import json
 import pytest
 
 import gguf_file
+from bounded_oracle import Text
+from gguf_file import checkpoint
+from oracle_model import Model
+from precision import N_TOP, PRECISE, check_errors, row_error, values_of
 from server import DEVICE, MODEL
 from test_families import DATA, link_checkpoint, link_for_gguf
 from test_model_files import start
@@ -223,16 +227,38 @@ def test_texts_are_split_as_the_name_says(serve, tiny_model, tmp_path, pre):
 
 
 def test_packed_weights_are_read_as_they_are_or_unpacked_and_said(serve, tiny_model, tmp_path):
-    """On the CPU, products in float32 want them unpacked."""
+    """On the CPU, products in float32 want them unpacked, and keep their values."""
     path = gguf_file.write_gguf(tiny_model, tmp_path / "m.gguf", kind="Q8_0", pre=PRE)
     for dtype in ("auto", "float32"):
         one = serve("--dtype", dtype, model=path)
         assert "Q8_0" in one.log
         is_repacked = DEVICE == "cpu" and dtype == "auto"
         assert ("multiplied by int8 activations" in one.log) == is_repacked
-        assert ("unpacked to BF16" in one.log) != is_repacked  # on a GPU the embedding
+        element = "F32" if DEVICE == "cpu" else "BF16"  # on a GPU the embedding
+        assert (f"unpacked to {element} in memory" in one.log) != is_repacked
         assert ("; in memory I8 with F16 scales of 1 x 32 elements" in one.log) == (DEVICE != "cpu")
         assert len(answer(one, "Once upon a time")[0]) == 24
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="only the CPU computes in float32")
+@pytest.mark.parametrize("checkpoint_name", ["gqa-bf16-llama3-tied", "exaone4-gqa-bf16-head16-window",
+                                             "mixtral-gqa-bf16-head32-window"])
+def test_in_float32_answers_are_those_of_the_values_of_the_file(serve, tmp_path, checkpoint_name):
+    """Of a float64 pass over what the file's blocks are worth, which bf16 does not hold."""
+    model = link_for_gguf(tmp_path / "model", checkpoint_name)
+    path = gguf_file.write_gguf(model, tmp_path / "m.gguf", kind="Q8_0")
+    plain = checkpoint.write_model(
+        tmp_path / "plain", checkpoint.read_config(model),
+        {name: gguf_file.unpacked(values, "Q8_0") if values.ndim > 1 and values.shape[-1] % 32 == 0 else values
+         for name, values in checkpoint.read_tensors(model).items()}, MODEL, "F32")
+    prompt = max(prompts_of(checkpoint_name), key=len)[:70]
+    one = serve(*PRECISE, model=path)
+    (choice,) = one.complete(prompt, max_tokens=8, logprobs=N_TOP, temperature=0, ignore_eos=True,
+                             return_token_ids=True)["choices"]
+    text, ids = Text(Model(plain), None), choice["token_ids"]
+    rows = [text.prompt(prompt)[-1], *(text.token(token) for token in ids[:-1])]
+    check_errors([row_error(*row, greedy=True)
+                  for row in zip(values_of(choice), rows, ids, strict=True)], checkpoint_name)
 
 
 def test_a_folder_with_one_file_is_that_file(serve, tiny_model, tmp_path):

@@ -88,6 +88,36 @@ TEST(what_is_no_number_is_refused) {
     assert_int_equal(unpack(&w, &err), ERR_INVALID);
 }
 
+/* Every code under every scale is what it was, once it has been the element. */
+TEST(an_exact_element_holds_every_value) {
+    static const struct weight_format formats[] = {{ELEMENT_E2M1, SCALE_E8M0, 1, 32, false},
+                                                   {.element = ELEMENT_MXFP4},
+                                                   {.element = ELEMENT_Q4_0},
+                                                   {ELEMENT_I4, SCALE_BF16, 1, 32, false}};
+    static const enum element exact[] = {ELEMENT_BF16, ELEMENT_BF16, ELEMENT_F32, ELEMENT_F32};
+    uint8_t codes[16], block[17] = {0};
+    (void)state;
+    for (size_t i = 0; i < sizeof(formats) / sizeof(*formats); i++)
+        assert_int_equal(weight_exact_element(&formats[i]), exact[i]);
+    for (uint32_t i = 0; i < sizeof(codes); i++) codes[i] = block[1 + i] = (uint8_t)(i << 4 | i);
+    for (uint32_t scale = 0; scale < 0xff; scale++) {
+        const uint8_t exponent = block[0] = (uint8_t)scale;
+        struct weight w = weight_plain(codes, ELEMENT_E2M1, 1, 32), file = w;
+        float values[2][32], back[32];
+        uint16_t bf16[32];
+        w.format = formats[0], w.scales = &exponent;
+        file.format = formats[1], file.data = block;
+        weight_to_float(&w, 0, values[0]);
+        weight_to_float(&file, 0, values[1]);
+        for (int i = 0; i < 2; i++) {
+            const struct weight plain = weight_plain(bf16, ELEMENT_BF16, 1, 32);
+            weight_from_float(values[i], 32, ELEMENT_BF16, bf16);
+            weight_to_float(&plain, 0, back);
+            assert_memory_equal(back, values[i], sizeof(back));
+        }
+    }
+}
+
 TEST(a_tally_counts_formats_and_what_is_unpacked) {
     struct weight_tally tally = {0};
     struct weight packed = weight_plain(NULL, ELEMENT_E4M3, 4, 8),
@@ -101,7 +131,8 @@ TEST(a_tally_counts_formats_and_what_is_unpacked) {
     assert_int_equal(tally.file_bytes, 64 + 36 + 36);
     assert_int_equal(tally.packed_bytes, 36);
     assert_int_equal(tally.unpacked_bytes, 64);
-    assert_int_equal(tally.unpacked_to, ELEMENT_BF16);
+    assert_int_equal(tally.unpacked.n, 1);
+    assert_int_equal(tally.unpacked.formats[0].format.element, ELEMENT_BF16);
     assert_int_equal(tally.n_elements, 3 * 4 * 8);
     assert_int_equal(tally.converted_bytes, 64);
     assert_true(tally.has_packed);
