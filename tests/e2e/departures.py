@@ -36,7 +36,7 @@ def body(n_prompt=300, **parameters):
 
 def at_prefill(server, client):
     """The prompt is being computed: no token has come."""
-    server.wait_running(1)
+    server.wait_for("quire_requests_submitted_total", server.before["quire_requests_submitted_total"] + 1)
 
 
 def at_decode(server, client):
@@ -45,8 +45,7 @@ def at_decode(server, client):
 
 
 def at_whole_answer(server, client):
-    server.wait_for("quire_generated_tokens_total",
-                    server.metrics()["quire_generated_tokens_total"] + 5)
+    server.wait_for("quire_generated_tokens_total", server.before["quire_generated_tokens_total"] + 5)
 
 
 def at_queue(server, client):
@@ -54,7 +53,7 @@ def at_queue(server, client):
 
 
 def at_swap(server, client):
-    server.wait_for("quire_kv_pages_swapped_out_total", server.n_swapped_out + 1)
+    server.wait_for("quire_kv_pages_swapped_out_total", server.before["quire_kv_pages_swapped_out_total"] + 1)
 
 
 # ---- cells: name -> (server's options, requests that hold the server, request, moment) ----
@@ -76,7 +75,7 @@ PREFILLS = {
     "filters": {"mode": "sparse", "pattern": {"type": "filters", "selected": 128, "chunk": 128}},
 }
 CELLS = {
-    "queued": (ROOMY, [body()] * 4, body(), at_queue),
+    "queued": (ROOMY, [body(max_tokens=3700)] * 4, body(), at_queue),
     "prefill": (ROOMY, [], body(3000), at_prefill),
     "decode": (ROOMY, [], body(), at_decode),
     "whole answer": (ROOMY, [], body(stream=False), at_whole_answer),
@@ -118,12 +117,12 @@ def settle(server, cell):
 def try_cell(server, cell, hard):
     """One departure; fails when something is left behind, or when the moment never comes."""
     _, holders, request, moment = CELLS[cell]
-    server.n_swapped_out = server.metrics()["quire_kv_pages_swapped_out_total"]
     with ExitStack() as others:
         for holder in holders:
             other = others.enter_context(RawConnection(server))
             other.send(completion_request(**holder))
             at_decode(server, other)
+        server.before = server.metrics()
         client = RawConnection(server)
         client.send(completion_request(**request))
         moment(server, client)

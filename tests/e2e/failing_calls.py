@@ -356,8 +356,8 @@ class Shutdown:
         server.complete(small_prompt(200, k), max_tokens=4)
         request = failing_memory.completion(prompt="x", max_tokens=900, stream=True)
         reader = threading.Thread(target=exchange, args=(server.port, request))
-        reader.start()
-        server.wait_running(1)
+        with server.taking(1):
+            reader.start()
         self.control.arm_call(k, variant)
         server.terminate()
         try:

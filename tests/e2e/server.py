@@ -1,6 +1,7 @@
 """A quire process under test: started on a free port with a log file, stopped and judged by its
 exit status."""
 import concurrent.futures
+import contextlib
 import http.client
 import json
 import os
@@ -115,7 +116,7 @@ class Server:
         self.process.kill()
         raise AssertionError(f"not ready after {seconds * PATIENCE} s:\n{self.log}")
 
-    def wait_logged(self, text, seconds=5):
+    def wait_logged(self, text, seconds=20):
         """Waits for a line: the log is written a moment after what it tells of."""
         deadline = time.monotonic() + seconds * PATIENCE
         while text not in self.log:
@@ -189,7 +190,22 @@ class Server:
     def pages_in_use(self):
         return pages_in_use(self.metrics())
 
-    def wait_idle(self, seconds=5):
+    def most_pages(self, least, ask, times=10):
+        """The most pages seen in use while ask() is answered.  A busy machine may let the client look so
+        seldom that it sees no more than `least`: then it asks again."""
+        most = 0
+        for _ in range(times):
+            with concurrent.futures.ThreadPoolExecutor(1) as thread:
+                asked = thread.submit(ask)
+                while not asked.done():
+                    most = max(most, self.pages_in_use())
+                    time.sleep(0.002)
+                asked.result()
+            if most > least:
+                break
+        return most
+
+    def wait_idle(self, seconds=20):
         """Waits until nothing runs, waits or holds a page; fails when that takes longer."""
         deadline = time.monotonic() + seconds * PATIENCE
         while True:
@@ -210,6 +226,24 @@ class Server:
         while self.metrics()[metric] < n:
             assert time.monotonic() < deadline, self.metrics()
             time.sleep(0.002)
+
+    @contextlib.contextmanager
+    def taking(self, n):
+        """Leaves the block when the engine has taken n requests that were sent in it.  This is counted: a
+        client that a busy machine runs late may never see a short one run."""
+        before = self.metrics()["quire_requests_submitted_total"]
+        yield
+        self.wait_for("quire_requests_submitted_total", before + n)
+
+    def until(self, metric, attempt, times=20):
+        """The answer of the first attempt() in which the metric grows: a busy machine runs clients so late
+        that what they ask for does not meet, and such an attempt shows nothing."""
+        for _ in range(times):
+            before = self.metrics()[metric]
+            answer = attempt()
+            if self.metrics()[metric] > before:
+                return answer
+        raise AssertionError(f"{metric} did not grow in {times} attempts")
 
     def at_once(self, ask, asked):
         """[ask(each) for each in asked], whose first requests all lie in the server's sockets before it

@@ -163,8 +163,8 @@ def test_keys_can_be_replaced_while_the_server_runs(serve, tmp_path, tiny_model)
             assert time.monotonic() < deadline
         assert [ask("sesame"), ask("onion")] == [200, 401]
     with ThreadPoolExecutor(1) as thread:
-        running = thread.submit(ask, "sesame", 3000)
-        server.wait_for("quire_requests_running", 1)
+        with server.taking(1):
+            running = thread.submit(ask, "sesame", 3000)
         new = [{"name": "x", "key": "onion", "tokens-per-minute": 30},
                {"name": "y", "key": "lily", "tokens-per-minute": 30},
                {"name": "b", "key": "poppies", "tokens-per-minute": 30}]

@@ -1,16 +1,15 @@
 """/metrics as routers, autoscalers and dashboards read it: names, types, labels and buckets as their
 protocols and sources have them, values that follow the load, and promtool's judgement."""
 import collections
+import contextlib
 import re
 import shutil
 import subprocess
-import threading
-import time
 
 import pytest
 
 from raw import RawConnection
-from server import DEVICE, PATIENCE, ROOT, Server
+from server import ROOT, Server
 
 # What a router reads is written here by name, as its own documents do: the list in the server must
 # not be its own judge.
@@ -78,14 +77,14 @@ def read(text):
     return families
 
 
-N_LOADED = {"cpu": 1200, "cuda": 2000}[DEVICE]  # tokens: seconds in which to read the metrics
+MODEL_LEN = 4096
 
 
 @pytest.fixture(scope="module")
 def quire(tmp_path_factory, small_model):
     with Server(tmp_path_factory.mktemp("metrics"), "--served-model-name", 'my "model"\\7',
                 "--max-num-seqs", 2, "--max-num-queued-reqs", 2,
-                "--max-model-len", 4096, "--kv-cache-memory", "128M",
+                "--max-model-len", MODEL_LEN, "--kv-cache-memory", "128M",
                 model=small_model) as server:
         server.complete("warm", max_tokens=2)
         yield server
@@ -225,26 +224,22 @@ def test_a_policy_is_counted_by_its_name(quire):
     assert grown == {"full": 0, "streaming": 8}
 
 
-def test_load_shows_and_goes(quire):
-    """Two run and two wait; a fifth is refused; all of it is gone afterwards."""
+LOAD = {"prompt": [200 + i for i in range(150)], "ignore_eos": True, "temperature": 0}
+
+
+def test_load_shows(quire):
+    """Two run and two wait, for as long as their clients stay; a fifth is refused."""
     quire.wait_idle()
     before = scrape(quire)
-    body = {"prompt": [200 + i for i in range(150)], "max_tokens": N_LOADED, "ignore_eos": True,
-            "temperature": 0, "stream": True}
-    streams = [threading.Thread(target=quire.post, args=("/v1/completions", {**body, "seed": i}))
-               for i in range(4)]
-    for stream in streams:
-        stream.start()
-    deadline = time.monotonic() + 20 * PATIENCE
-    while True:
+    with contextlib.ExitStack() as clients:
+        for i in range(4):
+            client = clients.enter_context(RawConnection(quire))
+            client.send_completion(**LOAD, seed=i, max_tokens=MODEL_LEN - 200, stream=True)
+        for metric in ("quire_requests_running", "quire_requests_waiting"):
+            quire.wait_for(metric, 2)
+        assert quire.post("/v1/completions", {**LOAD, "max_tokens": 1}).status == 429
         loaded = scrape(quire)
-        if (value(loaded, "vllm:num_requests_running") == 2
-                and value(loaded, "vllm:num_requests_waiting") == 2):
-            break
-        assert time.monotonic() < deadline, loaded["vllm:num_requests_running"]
-        time.sleep(0.01)
-    assert quire.post("/v1/completions", {**body, "max_tokens": 1}).status == 429
-    loaded = scrape(quire)
+    assert value(loaded, "vllm:num_requests_running") == value(loaded, "vllm:num_requests_waiting") == 2
     assert 0 < value(loaded, "vllm:kv_cache_usage_perc") <= 1
     assert value(loaded, "vllm:kv_cache_usage_perc") == value(loaded, "vllm:gpu_cache_usage_perc")
     by_reason = [value(loaded, "vllm:num_requests_waiting_by_reason", reason=reason)
@@ -254,8 +249,13 @@ def test_load_shows_and_goes(quire):
     refused = [value(f, "vllm:admission_rejections_total", reason="max_num_queued_reqs")
                for f in (before, loaded)]
     assert refused[1] - refused[0] == 1
-    for stream in streams:
-        stream.join()
+
+
+def test_load_goes(quire):
+    """Four that finish, two of which have waited for the two others."""
+    quire.wait_idle()
+    before = scrape(quire)
+    quire.at_once(lambda seed: quire.complete(**LOAD, seed=seed, max_tokens=200), range(4))
     quire.wait_idle()
     after = scrape(quire)
     for name in ("running", "waiting"):
@@ -263,7 +263,6 @@ def test_load_shows_and_goes(quire):
     assert value(after, "vllm:kv_cache_usage_perc") == 0
     assert (value(after, "vllm:request_success_total", finished_reason="length")
             - value(before, "vllm:request_success_total", finished_reason="length")) == 4
-    # Two have waited for the two others.
     queued = [value(f, "vllm:request_queue_time_seconds_sum") for f in (before, after)]
     decoding = [value(f, "vllm:request_decode_time_seconds_sum") for f in (before, after)]
     assert queued[1] - queued[0] > 0.5 * (decoding[1] - decoding[0]) / 4

@@ -268,9 +268,11 @@ def test_a_line_of_throughput_when_there_was_work(throughput):
     lines, m = throughput.result()
     assert len(lines) == 1, lines
     told = dict(pair.split("=") for pair in lines[0].split(" throughput ")[1].split())
-    # 300 tokens of prompts, two blocks of 64 of them found in the cache, in about ten seconds.
-    assert 172 / 11 < float(told["prompt_tokens_per_s"]) < 172 / 9.5
-    assert 40 / 11 < float(told["generated_tokens_per_s"]) < 40 / 9.5
+    # 300 tokens of prompts, two blocks of 64 of them found in the cache, in ten seconds; in more where a busy
+    # machine runs the server late.
+    prompt_rate, rate = float(told["prompt_tokens_per_s"]), float(told["generated_tokens_per_s"])
+    assert 172 / 60 < prompt_rate < 172 / 9.5
+    assert abs(prompt_rate / 172 - rate / 40) < 0.1 / 40
     assert told["hit_rate"] == f"{128 / 300:.3f}"
     assert (told["running"], told["waiting"], told["kv_use"]) == ("0", "0", "0.000")
     assert m["quire_generated_tokens_per_second"] == 0

@@ -4,7 +4,6 @@ sparse or dense as everywhere."""
 import concurrent.futures
 import json
 import random
-import threading
 
 import pytest
 
@@ -243,26 +242,17 @@ def test_prompts_that_go_layer_by_layer(model, scarce, prefill):
 @both_places
 def test_pages_in_use_are_those_of_the_window(model, offload):
     """While a long text is generated, and none of its pages is in use afterwards."""
-    most, done = 0, threading.Event()
     policy = {"type": "offload", "selected": 64, "tail": 64, "offload": offload}
     n_sparse = 2 + 2 if offload else pages_of(CONTEXT) + 1
     bound = (pages_of(CONTEXT) * (model.n_wide - model.n_sparse)
              + model.n_windowed * model.near(ROWS) + model.n_sparse * n_sparse + 2)
 
     with model.server("--kv-cache-memory", "128M", "--kv-offload-size", "32M") as server:
-        def run():
-            server.complete(tokens_of(300, 40), max_tokens=CONTEXT - 300, ignore_eos=True,
-                            kv_policy=policy)
-            done.set()
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        while not done.wait(0.002):
-            # Pages that the cache keeps of the prompt's layers with a window are not in use.
-            most = max(most, server.pages_in_use())
-        thread.join()
-        n_kept = model.n_wide - (model.n_sparse if offload else 0)
-        assert pages_of(CONTEXT * 3 // 4) * n_kept < most <= bound
+        # Pages that the cache keeps of the prompt's layers with a window are not in use.
+        least = pages_of(CONTEXT * 3 // 4) * (model.n_wide - (model.n_sparse if offload else 0))
+        most = server.most_pages(least, lambda: server.complete(
+            tokens_of(300, 40), max_tokens=CONTEXT - 300, ignore_eos=True, kv_policy=policy))
+        assert least < most <= bound
         server.wait_idle()
 
 

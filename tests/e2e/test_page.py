@@ -215,16 +215,22 @@ def test_an_idle_engine(tmp_path, tiny_model):
 def test_what_runs_is_told(tmp_path, tiny_model, policy, pages):
     n = 500 if SLOW else 3000
     with Server(tmp_path, model=tiny_model) as one:
-        with RawConnection(one) as raw:
-            raw.send_completion(prompt=[5] * 130, max_tokens=n, ignore_eos=True, stream=True,
-                                kv_policy=policy)
-            raw.read_until(b"data: ")
-            state = one.get("/state").json()
-        while one.get("/state").json()["requests"]["running"]:
-            pass
+        def ask():
+            with RawConnection(one) as raw:
+                raw.send_completion(prompt=[5] * 130, max_tokens=n, ignore_eos=True, stream=True,
+                                    kv_policy=policy)
+                raw.read_until(b"data: ")
+                state = one.get("/state").json()
+            while one.get("/state").json()["requests"]["running"]:
+                pass
+            return state
+
+        # A busy machine may let the client look when all tokens have come: then it asks again.
+        state = next(state for state in (ask() for _ in range(20)) if state["requests"]["running"])
         time.sleep(0.002)  # time_s has milliseconds, and the client has left
         after = one.get("/state").json()
-    assert state["requests"]["running"] == 1 and state["requests"]["submitted"] == 1
+    assert state["requests"]["running"] == 1
+    assert state["requests"]["submitted"] == after["first_token"]["count"] == after["requests"]["submitted"]
     (sequence,) = state["sequences"]
     (by_policy,) = (each for each in state["policies"] if each["policy"] == policy["type"])
     assert sequence["policy"] == policy["type"] and not sequence["sparse"]
@@ -235,5 +241,5 @@ def test_what_runs_is_told(tmp_path, tiny_model, policy, pages):
     assert sequence["pages"] == pages if pages else sequence["pages"] >= 3
     assert after["requests"]["running"] == 0 and after["sequences"] == []
     assert after["tokens"]["generated"] >= sequence["generated_tokens"]
-    assert after["first_token"]["count"] == 1 and after["first_token"]["seconds"] > 0
+    assert after["first_token"]["seconds"] > 0
     assert after["time_s"] > state["time_s"]

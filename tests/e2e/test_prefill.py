@@ -320,10 +320,10 @@ def test_cancellation(asked):
     asked.server.wait_idle()
     for pause in (0, 0.2):  # in the middle of its prompt, wherever that is
         with RawConnection(asked.server) as connection:
-            connection.send_completion(prompt=prompt_of(7900), max_tokens=200, prefill=asked.prefill)
-            asked.server.wait_running(1)
+            with asked.server.taking(1):
+                connection.send_completion(prompt=prompt_of(7900), max_tokens=200, prefill=asked.prefill)
             time.sleep(pause)
-        asked.server.wait_idle(20)
+        asked.server.wait_idle()
     assert_prefill(prefill_of(asked.complete(cache_salt="after", **LONG)), asked.mode)
 
 
@@ -364,24 +364,29 @@ def test_others_go_on(asked):
             return text
 
     alone = generate()
-    times, begun = [], threading.Event()
 
-    def note():
-        times.append(time.monotonic())
-        if len(times) == 5:
-            begun.set()
+    def n_meanwhile(salt):
+        """How many tokens came while the prompt was computed."""
+        times, begun = [], threading.Event()
 
-    with concurrent.futures.ThreadPoolExecutor(1) as threads:
-        stream = threads.submit(generate, note)
-        assert begun.wait(20 * PATIENCE)
-        start = time.monotonic()
-        answer = asked.complete(prompt_of(4000, seed=3), max_tokens=1, cache_salt=asked.name)
-        end = time.monotonic()
-        text = stream.result()
-    assert_prefill(prefill_of(answer), asked.mode)
-    assert sum(start < at < end for at in times) > 4
-    if DEVICE == "cpu":
-        assert text == alone
+        def note():
+            times.append(time.monotonic())
+            if len(times) == 5:
+                begun.set()
+
+        with concurrent.futures.ThreadPoolExecutor(1) as threads:
+            stream = threads.submit(generate, note)
+            assert begun.wait(20 * PATIENCE)
+            start = time.monotonic()
+            answer = asked.complete(prompt_of(4000, seed=3), max_tokens=1, cache_salt=salt)
+            end = time.monotonic()
+            text = stream.result()
+        assert_prefill(prefill_of(answer), asked.mode)
+        assert DEVICE != "cpu" or text == alone
+        return sum(start < at < end for at in times)
+
+    # A busy machine may let the client ask so late, or read so late, that none is seen.
+    assert any(n_meanwhile(f"{asked.name} {i}") > 4 for i in range(10))
 
 
 @every_way
@@ -394,9 +399,9 @@ def test_batch_invariance(serve, light_model, way, pattern_file):
     alone = asked.complete(logprobs=0, **LONG)
     assert_prefill(prefill_of(alone), "sparse" if way == "by_layers" else "dense")
     with concurrent.futures.ThreadPoolExecutor(4) as threads:
-        others = [threads.submit(asked.complete, PROMPT[:1000] + prompt_of(300, seed), **LONG)
-                  for seed in range(1, 4)]
-        invariant.wait_running(1)
+        with invariant.taking(1):
+            others = [threads.submit(asked.complete, PROMPT[:1000] + prompt_of(300, seed), **LONG)
+                      for seed in range(1, 4)]
         company = asked.complete(logprobs=0, **LONG)
         for each in others:
             each.result()

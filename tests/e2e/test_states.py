@@ -248,9 +248,9 @@ def test_preempted_conversations_go_on_as_if_they_had_not_been(serve, small_mode
         first = ask(server, prompt, HEAVY, salt, max_tokens=20)
         turn = prompt + ids_of(first) + prompt_of(40, seed=1)
         with concurrent.futures.ThreadPoolExecutor(2) as threads:
-            second = threads.submit(ask, server, turn, HEAVY, salt, max_tokens=250, priority=1)
+            with server.taking(1):
+                second = threads.submit(ask, server, turn, HEAVY, salt, max_tokens=250, priority=1)
             if beside:
-                server.wait_running(1)
                 for i in range(2):
                     threads.submit(server.complete, prompt_of(200, seed=9 + i), max_tokens=250,
                                    ignore_eos=True, kv_policy={"type": "full"})

@@ -1,18 +1,20 @@
 """Constrained answers of a real process: response_format, structured_outputs, tools that must be called.
 Models are the default one and a random one, which has no wish to comply."""
+import contextlib
 import importlib.util
 import json
 import pathlib
 import random
 import re
+import select
 import shutil
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
 
+from raw import RawConnection
 from server import BINARY, LONG, MODEL, PATIENCE, ROOT, SLOW, sse_events
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -285,24 +287,16 @@ def bounded_strings(n, length):
 def test_costly_forms_hold_nothing_and_end_with_the_server(grammars, serve):
     """Forms that take very long to compile: cheap ones pass them, and SIGTERM ends the server."""
     server = serve("--shutdown-timeout", "2")
-    statuses = []
-
-    def ask(i):
-        reply = server.post(COMPLETIONS, {"prompt": "x", "max_tokens": 4, "guided_json": bounded_strings(480 + i, 128)})
-        statuses.append(reply.status)
-
-    clients = [threading.Thread(target=ask, args=(i,)) for i in range(4)]
-    for client in clients:
-        client.start()
-    time.sleep(1)
-    assert texts(server, guided_choice=["yes", "no"]) and texts(server, guided_regex="[a-f]{3}")
-    assert not statuses
-    began = time.monotonic()
-    assert server.stop() == 0
-    assert time.monotonic() - began < 15 * PATIENCE
-    for client in clients:
-        client.join()
-    assert statuses == [503] * 4
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(RawConnection(server)) for _ in range(4)]
+        for i, client in enumerate(clients):
+            client.send_completion(prompt="x", max_tokens=4, guided_json=bounded_strings(480 + i, 128))
+        assert texts(server, guided_choice=["yes", "no"]) and texts(server, guided_regex="[a-f]{3}")
+        assert not select.select([client.socket for client in clients], [], [], 0)[0]
+        began = time.monotonic()
+        assert server.stop() == 0
+        assert time.monotonic() - began < 15 * PATIENCE
+        assert [client.read_reply()[0] for client in clients] == [503] * 4
 
 
 def test_a_form_that_takes_too_long_is_refused_at_once_the_second_time(grammars):

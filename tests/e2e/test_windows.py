@@ -1,7 +1,6 @@
 """Layers with a window keep its pages only, on a real process: what is computed in a KV cache that
 whole texts do not fit is what a large one gives, and what is found of a text is right."""
 import json
-import threading
 
 import pytest
 
@@ -222,18 +221,9 @@ def test_beginnings_are_shared_while_there_are_pages(large):
 
 def test_pages_in_use_are_those_of_the_window(model, large):
     """While a long text is generated, and none of its pages is in use afterwards."""
-    most, done = 0, threading.Event()
-
-    def run():
-        ask(large, prompt_of(100, 40), 3000)
-        done.set()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    while not done.wait(0.002):
-        most = max(most, large.pages_in_use())
-    thread.join()
-    assert pages_of(1500) * (model.n_layers - model.n_windowed) < most <= model.text_pages(3100)
+    least = pages_of(1500) * (model.n_layers - model.n_windowed)
+    most = large.most_pages(least, lambda: ask(large, prompt_of(100, 40), 3000))
+    assert least < most <= model.text_pages(3100)
     large.wait_idle()
 
 
