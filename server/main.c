@@ -5,11 +5,7 @@
  *
  * Thread: main.  Memory: everything is freed before the end. */
 #include <errno.h>
-#include <inttypes.h>
 #include <limits.h>
-#ifdef __GLIBC__
-#include <malloc.h>
-#endif
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +15,7 @@
 #include "engine/base/likeness.h"
 #include "engine/device/backend.h"
 #include "server/bench/bench.h"
+#include "server/command_model.h"
 #include "server/descriptors.h"
 #include "server/devices.h"
 #include "server/early_signals.h"
@@ -29,16 +26,13 @@
 #include "server/hub/transfer.h"
 #include "server/info_command.h"
 #include "server/json/buffer.h"
-#include "server/model_find.h"
-#include "server/model_support.h"
 #include "server/quantize_command.h"
-#include "server/serve.h"
+#include "server/serve_command.h"
 #include "server/settings/api_keys.h"
 #include "server/settings/build_info.h"
 #include "server/settings/foreign_options.h"
 #include "server/settings/log.h"
 #include "server/settings/model_file.h"
-#include "server/settings/option_hint.h"
 #include "server/settings/option_json.h"
 #include "server/settings/options.h"
 #include "server/settings/options_help.h"
@@ -52,7 +46,6 @@
 extern char **environ;
 
 enum { STATUS_OK = 0, STATUS_FAILED = 1, STATUS_USAGE = 2, STATUS_INTERRUPTED = 130 };
-enum { PRODUCT_BITS = 1 << 14 }; /* see log_product() */
 
 struct subcommand {
     const char *name, *arguments, *help;
@@ -72,31 +65,6 @@ static int refuse_usage(const struct error *err) {
     return STATUS_USAGE;
 }
 
-static void say_on_stderr(void *ctx, const char *line) {
-    (void)ctx;
-    fprintf(stderr, "quire: %s\n", line);
-}
-
-static void warn_in_log(void *ctx, const char *line) {
-    (void)ctx;
-    log_event(LOG_WARN, "%s", line);
-}
-
-/* Warns of variables that look like a setting's and are none's.  Refusing them was rejected:
- * another program may have them. */
-static void warn_of_variables(void (*warn)(void *ctx, const char *line)) {
-    for (char *const *at = environ; *at; at++) {
-        const char *meant = option_hint_variable(options_table(), *at);
-        char name[LIKENESS_MAX_BYTES + 8], line[4 * LIKENESS_MAX_BYTES];
-        if (!meant) continue;
-        option_variable(name, sizeof(name), meant);
-        snprintf(line, sizeof(line),
-                 "the variable %.*s is no setting and is ignored: %s may be meant",
-                 (int)strcspn(*at, "="), *at, name);
-        warn(NULL, line);
-    }
-}
-
 /* Loads the settings of a command, whose own options have been taken out of argv. */
 static int load_options(struct options *options, const char *name, const struct option_table *own,
                         int argc, char **argv, int *status) {
@@ -113,137 +81,14 @@ static int load_options(struct options *options, const char *name, const struct 
     return -1;
 }
 
-/* Warns of a variable that was not meant for the server. */
-static void warn_of_service_link(const struct options *options) {
-    const char *link = options->service_link;
-    if (!link) return;
-    log_event(LOG_WARN,
-              "%.200s is ignored: it is the address of a Kubernetes Service of this name, not a "
-              "setting.  `enableServiceLinks: false` keeps such variables out of a pod",
-              link);
-}
-
-/* Says it beside "loading the model ...", which a command that waits shows on a terminal. */
-static void say_while_waiting(void *ctx, const char *line) {
-    (void)ctx;
-    fprintf(stderr, "%squire: %-14s\n", isatty(STDERR_FILENO) ? "\r" : "", line);
-}
-
-static void say_nothing(void *ctx, const char *line) {
-    (void)ctx, (void)line;
-}
-
-static void say_in_log(void *ctx, const char *line) {
-    (void)ctx;
-    log_event(LOG_INFO, "%s", line);
-}
-
-/* Tells whether the device that serves would serve a model that is not here yet.  ctx: the
- * options. */
-static int check_model(void *ctx, const char *path, bool has_weights, struct error *err) {
-    struct backend *backend = NULL;
-    int rc = has_weights ? devices_create(&backend, ctx, 0, err) : 0;
-    if (rc) return rc;
-    rc = model_support_check(path, backend, err);
-    if (backend) backend->ops->destroy(backend);
-    return rc;
-}
-
-/* Writes the folder of the model to out [PATH_MAX].  say: is told of what is fetched.  look: NULL,
- * or as in struct hub_request; then out is empty where it was called. */
-static int find_or_look(char *out, const struct options *options, bool has_weights,
-                        void (*say)(void *ctx, const char *line), const struct hub_look *look,
-                        struct error *err) {
-    const bool is_drawn = say != say_nothing && isatty(STDERR_FILENO) &&
-                          (say != say_in_log || options->log_format == LOG_TEXT);
-    const struct hub_voice voice = {.say = say, .is_terminal = is_drawn};
-    const struct model_finding finding = {.has_weights = has_weights,
-                                          .voice = &voice,
-                                          .check = check_model,
-                                          .ctx = (void *)options,
-                                          .look = look};
-    return model_find(out, options, &finding, err);
-}
-
-static int find_model(char *out, const struct options *options, bool has_weights,
-                      void (*say)(void *ctx, const char *line), struct error *err) {
-    return find_or_look(out, options, has_weights, say, NULL, err);
-}
-
-/* Tells what this build lacks, before a request is refused for it. */
-static void log_gaps(void) {
-    for (const struct build_gap *gap = build_info.gaps; gap->name; gap++)
-        log_event(LOG_INFO, "built without %s: %s; to get it: %s", gap->name, gap->without,
-                  gap->remedy);
-}
-
-/* Lets the heap keep some memory that long requests have used: the next one would wait for the
- * system to clear as many pages again. */
-static void keep_heap_warm(void) {
-#ifdef __GLIBC__
-    mallopt(M_MMAP_THRESHOLD, 4 << 20);
-    mallopt(M_TRIM_THRESHOLD, 16 << 20);
-#endif
-}
-
-/* Logs a product, unless one of the same kernel and shape, and with about as many rows, has been
- * logged.  ctx: a bit for each of those, by a hash. */
-static void log_product(void *ctx, const char *kernel, uint32_t n_rows, uint32_t n_in,
-                        uint32_t n_out) {
-    const uint32_t power = 31 - (uint32_t)__builtin_clz(n_rows | 1),
-                   hash = ((n_in * 31 + n_out) * 31 + power) * 31 + (unsigned char)kernel[0];
-    uint64_t *seen = (uint64_t *)ctx + hash % PRODUCT_BITS / 64;
-    const uint64_t bit = (uint64_t)1 << hash % 64;
-    if (*seen & bit) return;
-    *seen |= bit;
-    log_event(LOG_DEBUG, "product kernel=%s rows=%u in=%u out=%u", kernel, n_rows, n_in, n_out);
-}
-
-/* Serves with these options until it is stopped, and frees them. */
-static int serve_options(struct options *options) {
-    uint64_t products[PRODUCT_BITS / 64] = {0};
-    const uint32_t n = (uint32_t)options->data_parallel_size;
-    struct backend **backends = calloc(n, sizeof(struct backend *)), *backend;
-    struct error err = {0};
-    char model_dir[PATH_MAX];
-    keep_heap_warm();
-    log_set_level((enum log_level)options->log_level);
-    log_set_format((enum log_format)options->log_format);
-    int rc = log_start(&err);
-    if (!rc && !backends) rc = error_set(&err, ERR_NOMEM, "no memory for %" PRIu32 " replicas", n);
-    warn_of_service_link(options);
-    if (!options->feed) warn_of_variables(warn_in_log);
-    /* A private server's log level hides what is not a warning. */
-    if (!rc)
-        rc = find_model(model_dir, options, options->load_format != LOAD_DUMMY,
-                        options->feed ? say_while_waiting : say_in_log, &err);
-    if (!rc) rc = devices_create_all(backends, options, &err);
-    if (!rc) {
-        backend = backends[0];
-        log_event(LOG_INFO, "quire %s (commit %s) on %s: %s", build_info.version, build_info.commit,
-                  backend->name, backend->description);
-        log_gaps();
-        if (*options->usual) log_event(LOG_INFO, "it is always so here: %s", options->usual);
-        log_event(LOG_INFO, "the model's files are in %s", model_dir);
-        backend->on_product = options->log_level == LOG_DEBUG ? log_product : NULL;
-        backend->on_product_ctx = products;
-        rc = serve_run(options, model_dir, backends, &err);
-    }
-    if (backends) devices_destroy_all(backends, n);
-    free(backends);
-    if (rc) log_event(LOG_ERROR, "%s", err.text);
-    log_stop();
-    options_fini(options);
-    return rc ? STATUS_FAILED : STATUS_OK;
-}
-
 static int run_serve(int argc, char **argv) {
     struct options options;
     struct error err = {0};
     int status;
     early_signals_take();
     if (load_options(&options, "serve", NULL, argc, argv, &status)) return status;
-    if (!api_keys_resolve(&options, &err)) return serve_options(&options);
+    if (!api_keys_resolve(&options, &err))
+        return serve_command(&options) ? STATUS_FAILED : STATUS_OK;
     options_fini(&options);
     return refuse_usage(&err);
 }
@@ -274,8 +119,8 @@ static int run_on_backend(backend_work work, const void *plan, const char *name,
     if (load_options(&options, name, own, argc, argv, &status)) return status;
     int rc = refuse_replicas(&options, &err);
     if (!rc)
-        rc =
-            find_model(model_dir, &options, options.load_format != LOAD_DUMMY, say_on_stderr, &err);
+        rc = command_model_find(model_dir, &options, options.load_format != LOAD_DUMMY,
+                                say_on_stderr, NULL, &err);
     if (!rc) rc = devices_create(&backend, &options, 0, &err);
     if (!rc) {
         rc = work(plan, &options, model_dir, backend, &err);
@@ -354,8 +199,8 @@ static int run_info(int argc, char **argv) {
     struct error err = {0};
     int rc = refuse_replicas(options, &err);
     if (!rc)
-        rc = find_or_look(model_dir, options, options->load_format != LOAD_DUMMY, say_on_stderr,
-                          &look, &err);
+        rc = command_model_find(model_dir, options, options->load_format != LOAD_DUMMY,
+                                say_on_stderr, &look, &err);
     if (rc) call.rc = rc, call.err = err;
     else if (*model_dir) tell_model(&call, model_dir, model_dir);
     options_fini(&call.options);
@@ -372,7 +217,7 @@ static int run_tokenize(int argc, char **argv) {
         return STATUS_OK;
     }
     if (load_options(&options, "tokenize", NULL, argc, argv, &status)) return status;
-    int rc = find_model(model_dir, &options, false, say_on_stderr, &err);
+    int rc = command_model_find(model_dir, &options, false, say_on_stderr, NULL, &err);
     if (!rc) rc = tokenize_command(model_dir, stdin, stdout, &err);
     options_fini(&options);
     return end_command(rc, &err);
@@ -394,7 +239,7 @@ static int run_quantize(int argc, char **argv) {
         return status;
     }
     options.device = DEVICE_CPU; /* what it writes may be served elsewhere */
-    int rc = find_model(model_dir, &options, true, say_on_stderr, &err);
+    int rc = command_model_find(model_dir, &options, true, say_on_stderr, NULL, &err);
     if (!rc) rc = quantize_command(&plan, model_dir, stdout, &err);
     quantize_options_fini(&plan);
     options_fini(&options);
@@ -413,7 +258,7 @@ static int run_pull(int argc, char **argv) {
     }
     if (hub_plan_read(&plan, hub_pull_options(), argc, argv, &err)) return refuse_usage(&err);
     if (load_options(&options, "pull", NULL, 0, NULL, &status)) return status; /* QUIRE_DEVICE */
-    const int rc = hub_pull_command(&plan, &voice, check_model, &options, stdout, &err);
+    const int rc = hub_pull_command(&plan, &voice, command_model_check, &options, stdout, &err);
     options_fini(&options);
     return end_command(rc, &err);
 }
@@ -443,29 +288,6 @@ static int run_rm(int argc, char **argv) {
     if (hub_plan_read(&plan, hub_rm_options(), argc, argv, &err)) return refuse_usage(&err);
     const int rc = hub_rm_command(&plan, stdin, stdout, &err);
     return end_command(rc, &err);
-}
-
-/* The seconds after which a private server drops a reader that takes nothing, such as a pager. */
-enum { PATIENT_S = 86400 };
-
-static void forget(char **text) {
-    free(*text);
-    *text = NULL;
-}
-
-/* Serves the feed alone.  ctx: the options, which lose what only a network needs, and what a server
- * that runs with the same settings has for itself. */
-static int serve_privately(void *ctx, int feed) {
-    struct options *options = ctx;
-    char **const others[] = {&options->ssl_certfile,  &options->ssl_keyfile,
-                             &options->kv_events,     &options->kv_events_replay,
-                             &options->kv_disk_path,  &options->kv_events_topic,
-                             &options->otlp_endpoint, &options->otlp_ca_file};
-    for (size_t i = 0; i < sizeof(others) / sizeof(*others); i++) forget(others[i]);
-    early_signals_take();
-    options->feed = feed;
-    options->stall_timeout = PATIENT_S;
-    return serve_options(options);
 }
 
 /* What `quire run` and `quire chat` differ in. */
@@ -555,8 +377,8 @@ static int run_doctor(int argc, char **argv) {
     look_at_device(&doctor.gpu, &options, devices_create_cuda);
     /* A model of the hub that is not here is a problem, too: nothing is fetched to look at it. */
     options.offline = true;
-    doctor.model.rc =
-        find_model(model_dir, &options, options.load_format != LOAD_DUMMY, say_nothing, &err);
+    doctor.model.rc = command_model_find(model_dir, &options, options.load_format != LOAD_DUMMY,
+                                         say_nothing, NULL, &err);
     snprintf(doctor.model.text, sizeof(doctor.model.text), "%.399s",
              doctor.model.rc ? err.text : model_dir);
     status = doctor_run(&doctor, &plan, stdout) ? STATUS_OK : STATUS_FAILED;

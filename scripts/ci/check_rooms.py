@@ -62,6 +62,8 @@ ROOMS = {
                "server/settings server/hub server/api server/ops server/otlp server/replicas server/kv_events server/ui server/bench server/tune", "uv jansson"),
     # The only file that knows which devices there are.
     "server/devices.c": ("engine/base engine/cpu engine/device cuda server server/settings", ""),
+    "server/command_model.c": ("engine/device server server/hub server/settings", ""),
+    "server/serve_command.c": ("engine/base engine/device server server/settings", ""),
     "server/main.c": ("engine/base engine/device server server/hub server/json server/settings server/bench "
                       "server/terminal server/tune", "uv"),
 }
@@ -84,6 +86,8 @@ SEEN = {
     "server": ("engine/device engine/grammar engine/kv engine/request engine/schedule "
                "engine/sparsity"),
     "server/devices.c": "engine/request jansson",
+    "server/command_model.c": "engine/base engine/request jansson",
+    "server/serve_command.c": "engine/request jansson",
     "server/main.c": "engine engine/kv engine/request engine/schedule jansson server/http",
 }
 
