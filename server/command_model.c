@@ -33,7 +33,7 @@ void say_in_log(void *ctx, const char *line) {
 
 int command_model_check(void *ctx, const char *path, bool has_weights, struct error *err) {
     struct backend *backend = NULL;
-    int rc = has_weights ? devices_create(&backend, ctx, 0, err) : 0;
+    int rc = has_weights ? devices_create(&backend, ctx, 0, false, err) : 0;
     if (rc) return rc;
     rc = model_support_check(path, backend, err);
     if (backend) backend->ops->destroy(backend);

@@ -116,12 +116,12 @@ const char *devices_lack_kernels(const struct options *options) {
     return cpu_lacks_kernels(&config);
 }
 
-/* Creates a replica's backend on the CPU, and says what makes it slow. */
+/* Creates a replica's backend on the CPU, and tells what makes it slow. */
 static int open_cpu(struct backend **out, const struct options *options, uint32_t replica,
-                    struct error *err) {
+                    bool tells, struct error *err) {
     const int rc = devices_create_cpu(out, options, replica, err);
     const char *lacking = devices_lack_kernels(options);
-    if (rc == 0 && replica == 0 && lacking)
+    if (rc == 0 && tells && lacking)
         log_event(LOG_WARN,
                   "the CPU is slow here: this quire was built for another processor, without "
                   "kernels for %s; scripts/build makes those of all processors",
@@ -132,23 +132,23 @@ static int open_cpu(struct backend **out, const struct options *options, uint32_
 /* Creates the backend that --device names.  Under auto that is a GPU where one is usable; a GPU
  * that is there but fails is an error, not a reason for the CPU. */
 static int open_device(struct backend **out, const struct options *options, uint32_t replica,
-                       struct error *err) {
+                       bool tells, struct error *err) {
     struct error why = {0};
     int rc = check_ranks(options, err);
     if (rc) return rc;
-    if (options->device == DEVICE_CPU) return open_cpu(out, options, replica, err);
+    if (options->device == DEVICE_CPU) return open_cpu(out, options, replica, tells, err);
     rc = devices_create_cuda(out, options, replica, &why);
     if (rc == 0) return check_cuda(*out, options, err);
     if (options->device == DEVICE_CUDA)
         return error_set(err, rc, "--device cuda: %.480s", why.text);
     if (rc != ERR_UNSUPPORTED) return error_set(err, rc, "%s", why.text);
-    log_event(LOG_INFO, "running on the CPU: %s", why.text);
-    return open_cpu(out, options, replica, err);
+    if (tells) log_event(LOG_INFO, "running on the CPU: %s", why.text);
+    return open_cpu(out, options, replica, tells, err);
 }
 
 int devices_create(struct backend **out, const struct options *options, uint32_t replica,
-                   struct error *err) {
-    const int rc = open_device(out, options, replica, err);
+                   bool tells, struct error *err) {
+    const int rc = open_device(out, options, replica, tells, err);
     if (rc || options->activations != ACTIVATIONS_FP8 || (*out)->rounds_inputs_from > 0) return rc;
     error_set(err, ERR_UNSUPPORTED,
               "--activations fp8: the device %s computes with activations as they are: auto and "
@@ -167,6 +167,6 @@ int devices_create_all(struct backend **backends, const struct options *options,
                        struct error *err) {
     int rc = 0;
     for (uint32_t i = 0; i < options->data_parallel_size && !rc; i++)
-        rc = devices_create(&backends[i], options, i, err);
+        rc = devices_create(&backends[i], options, i, i == 0, err);
     return rc;
 }

@@ -5,6 +5,7 @@
 #ifndef SERVER_DEVICES_H
 #define SERVER_DEVICES_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct backend;
@@ -12,9 +13,10 @@ struct error;
 struct options;
 
 /* Creates the backend of a replica that --device names; refuses --activations fp8 on a device that
- * has no such products.  ERR_INVALID, ERR_UNSUPPORTED, ERR_DEVICE, ERR_NOMEM. */
+ * has no such products.  tells: the log says why it is the CPU, and what makes that slow; a
+ * command says so once.  ERR_INVALID, ERR_UNSUPPORTED, ERR_DEVICE, ERR_NOMEM. */
 int devices_create(struct backend **out, const struct options *options, uint32_t replica,
-                   struct error *err);
+                   bool tells, struct error *err);
 /* Creates one on the CPU, or on GPUs, whatever --device says. */
 int devices_create_cpu(struct backend **out, const struct options *options, uint32_t replica,
                        struct error *err);

@@ -121,7 +121,7 @@ static int run_on_backend(backend_work work, const void *plan, const char *name,
     if (!rc)
         rc = command_model_find(model_dir, &options, options.load_format != LOAD_DUMMY,
                                 say_on_stderr, NULL, &err);
-    if (!rc) rc = devices_create(&backend, &options, 0, &err);
+    if (!rc) rc = devices_create(&backend, &options, 0, true, &err);
     if (!rc) {
         rc = work(plan, &options, model_dir, backend, &err);
         backend->ops->destroy(backend);
@@ -178,7 +178,7 @@ struct info_call {
 static void tell_model(void *ctx, const char *part, const char *path) {
     struct info_call *call = ctx;
     struct backend *backend = NULL;
-    call->rc = devices_create(&backend, &call->options, 0, &call->err);
+    call->rc = devices_create(&backend, &call->options, 0, true, &call->err);
     if (call->rc) return;
     call->rc = info_command(&call->plan, &call->options, part, path, backend, stdout, &call->err);
     backend->ops->destroy(backend);

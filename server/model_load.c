@@ -107,6 +107,7 @@ static void load_engines(struct model_load *load) {
     config.wake_ctx = load->wake_ctx;
     engine_setup_tell(&config, &progress);
     progress.stops = &load->stops;
+    progress.n_replicas = n;
     divide_memory(&config, n);
     create_replicas(load, &config, n);
 }

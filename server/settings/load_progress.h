@@ -11,7 +11,8 @@
 
 struct load_progress {
     uint64_t begun_ns, told_ns;
-    const atomic_bool *stops; /* true: no more is to be loaded; NULL: nothing stops it */
+    uint32_t n_replicas, n_begun; /* n_replicas: each of several is named by its number */
+    const atomic_bool *stops;     /* true: no more is to be loaded; NULL: nothing stops it */
 };
 
 /* Implements engine_config.load_progress; ctx is the struct.  done 0 begins. */

@@ -56,6 +56,14 @@ def test_answers_are_those_of_one_replica(replicas, single):
     replicas.wait_idle()
 
 
+def test_no_line_of_a_start_is_said_twice(tmp_path, small_model):
+    with Server(tmp_path, "--device", "auto", "--data-parallel-size", N, *MEMORY, model=small_model,
+                env={"CUDA_VISIBLE_DEVICES": ""}) as server:
+        lines = [line.split(" ", 1)[1] for line in server.log.splitlines()]
+        assert len(lines) == len(set(lines)), server.log
+        assert "running on the CPU" in server.log
+
+
 def test_a_text_goes_where_its_beginning_is(replicas):
     """Turns of conversations find all whole blocks of the turns before them, as with one replica."""
     texts = [prompt_of(300, 100 + i) for i in range(6)]

@@ -208,6 +208,8 @@ def look(home, *arguments):
     process = home.start("info", *arguments)
     out, said = process.communicate(timeout=60 * PATIENCE)
     assert process.returncode == 0, said
+    lines = [re.sub(r"^\d{4}-\S+ ", "", line) for line in said.split("\n") if line]
+    assert len(lines) == len(set(lines)), said  # such as the device's, which the check creates, too
     assert not list(home.cache.rglob("quire-check-*")) and "quire-check" not in out + said
     ends = {}
     for asked in home.hub.asked:
