@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 TEMPLATES = sorted(path.stem for path in (ROOT / "tests/template/calls").glob("*.jinja") if path.stem != "harmony")
 # Of formats whose calls begin with a special token, which no text forces: that stands for one of the tokenizer's.
 TOKENS = {"mistral-array": "[TOOL_CALLS]", "mistral-named": "[TOOL_CALLS]", "phi-4": "<|tool_call|>",
-          "lfm2": "<|tool_call_start|>", "cohere": "<|START_ACTION|>", "gemma-4": "<|tool_call>", "kimi-k2": "<|tool_calls_section_begin|>",
+          "lfm2": "<|tool_call_start|>", "olmo-3": "<function_calls>", "functiongemma": "<start_function_call>", "cohere": "<|START_ACTION|>", "gemma-4": "<|tool_call>", "kimi-k2": "<|tool_calls_section_begin|>",
           "deepseek": "<｜tool▁calls▁begin｜>", "deepseek-fenced": "<｜tool▁calls▁begin｜>"}
 USER = {"role": "user", "content": "x"}
 DEEP = "{" + '"a": {' * 99 + "}" * 99 + "}"
@@ -62,7 +62,9 @@ def text_of(name, members):
     if name == "glm-4.5":
         inner = "".join(f"<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n" for key, value in members)
         return f"<tool_call>f\n{inner}</tool_call>"
-    return {"hermes": '<tool_call>\n{"name": "f", "arguments": %s}\n</tool_call>',
+    return {"nemotron": '<TOOLCALL>[{"name": "f", "arguments": %s}]</TOOLCALL>',
+            "phi-4-functools": 'functools[{"name": "f", "arguments": %s}]',
+            "hermes": '<tool_call>\n{"name": "f", "arguments": %s}\n</tool_call>',
             "llama-3": '{"name": "f", "parameters": %s}', "glm-4": "f\n%s"}[name] % whole
 
 

@@ -123,3 +123,27 @@ def test_the_architecture_names_every_room():
     for room in check_rooms.ROOMS:
         if not room.endswith(".c"):
             assert re.search(rf"\| `{room}/?` \|", text), room
+
+
+def table_under(page, heading):
+    """The first cell and the rest of each row of the table under a heading."""
+    text = (ROOT / page).read_text().split(f"\n{heading}\n", 1)[1]
+    rows = re.search(r"\n(\|.*?)\n\n", text, re.DOTALL)[1].splitlines()[2:]
+    return [row.strip("|").split(" |", 1) for row in rows]
+
+
+def test_every_family_has_its_formats_of_calls():
+    """The table names all architectures, once each, and only formats that are read and explained."""
+    def names(cells):
+        return [name for cell in cells for name in re.findall(r"`(\w+(?:ForCausalLM|ForConditionalGeneration|GLMModel))`", cell)]
+
+    table = table_under("docs/chat-templates.md", "## Tool calls of each family")
+    served = set(names(cell for cell, _ in table_under("docs/models.md", "## Families")))
+    listed = names(cell for cell, _ in table)
+    assert len(listed) == len(set(listed)) and served == set(listed), served ^ set(listed)
+    source = (ROOT / "server/api/conversation/tool_formats.c").read_text()
+    formats = set(re.findall(r'^    {"([\w.-]+)", "', source.split("formats[] = {")[1].split("};")[0], re.MULTILINE))
+    explained = {cell.strip(" `") for cell, _ in table_under("docs/api.md", "### Tool calls")}
+    assert formats == explained
+    written = {name for _, cell in table for name in re.findall(r"`([a-z0-9.]+(?:-[a-z0-9.]+)*)`", cell)} - {"tools"}
+    assert formats - {"kimi-k2", "minimax"} <= written <= formats, written ^ formats

@@ -23,9 +23,11 @@ SPECIAL = {"harmony": CHANNELS, "mistral-array": ["[TOOL_CALLS]"], "mistral-name
                        "<|tool_call_argument_begin|>", "<|tool_call_end|>"],
            "deepseek": DEEPSEEK, "deepseek-fenced": DEEPSEEK,
            "gemma-4": ["<|tool_call>", "<tool_call|>", "<|\"|>"],
-           "lfm2": ["<|tool_call_start|>", "<|tool_call_end|>"]}
+           "lfm2": ["<|tool_call_start|>", "<|tool_call_end|>"],
+           "olmo-3": ["<function_calls>", "</function_calls>"],
+           "functiongemma": ["<start_function_call>", "<end_function_call>", "<escape>"]}
 ENDS = ["<|im_end|>\n", "<|eot_id|>", "</s>", "<|end|>", "<|user|>", "<|observation|>", "<|call|>", "<|return|>",
-        "<|END_OF_TURN_TOKEN|>", "[e~[\n", "<seed:eos>\n", "<turn|>\n", "<｜end▁of▁sentence｜>"]
+        "<|END_OF_TURN_TOKEN|>", "[e~[\n", "<seed:eos>\n", "<turn|>\n", "<end_of_turn>\n", "<｜end▁of▁sentence｜>"]
 BARE = ("qwen3-coder", "glm-4.5", "minimax", "seed-oss")  # strings stand there without quotes
 CALLS_ALONE = ("llama-3", "glm-4")  # a text with calls has no words
 WORDS = ["a", "Zürich", "日本語", "😀", "\u0301", "\"", "'", "\\", "\n", "{", "}", "[", "]", "};", "],", "<", ">",

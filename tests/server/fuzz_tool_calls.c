@@ -36,9 +36,13 @@ static const char *const signs[] = {"<tool_call>",
                                     "<|tool_call>",
                                     "<|tool_calls_section_begin|>",
                                     "<｜tool▁calls▁begin｜>",
-                                    "List of tools: "};
+                                    "List of tools: ",
+                                    "<function_calls>",
+                                    "<start_function_call>",
+                                    "<TOOLCALL>",
+                                    "functools["};
 
-enum { N_SIGNS = sizeof(signs) / sizeof(*signs), STRINGS = 16 /* of the first byte */ };
+enum { N_SIGNS = sizeof(signs) / sizeof(*signs), STRINGS = 32 /* of the first byte */ };
 
 struct parts {
     struct buffer reasoning, said, answer;

@@ -346,19 +346,45 @@ TEST(marks_may_stand_before_each_call) {
     check_cut("<|tool_call|>", "<|tool_call|>[{\"name\": \"f\"}]<|/tool_call|>", NULL, 1, "");
 }
 
-/* Reads what stands between LFM2's marks; arguments NULL: it is no call, and stays as it is. */
+TEST(an_end_that_an_argument_says_is_none) {
+    check_cut("<function_calls>",
+              "x<function_calls>f(a=\"</function_calls>\")\ng()</function_calls>", NULL, 2, "x");
+    check_cut("<function_calls>", "<function_calls>f(a=1)</function_calls>y<function_calls>g()",
+              NULL, 2, "y");
+    check_cut("<function_calls>", "x<function_calls>f(a=1)\ng(b", "", 0, "x");
+    check_cut("<function_calls>", "x<function_calls>f(a=1)", "", 1, "x");
+    check_cut("<function_calls>", "x<function_calls>two words", "", 0,
+              "x<function_calls>two words");
+    check_cut("<TOOLCALL>",
+              "<TOOLCALL>[{\"name\": \"f\", \"arguments\": {\"a\": \"]</TOOLCALL>\"}}]"
+              "</TOOLCALL>",
+              NULL, 1, "");
+    check_cut("functools[{", "import functools\nx", NULL, 0, "import functools\nx");
+    check_cut("functools[{", "functools[{\"name\": \"f\"}, {\"name\": \"g\"}]", NULL, 2, "");
+    check_cut("functools[{", "functools[0]", NULL, 0, "functools[0]");
+    check_cut(
+        "<start_function_call>",
+        "<start_function_call>call:f{a:<escape>}<end_function_call><escape>}<end_function_call>",
+        NULL, 1, "");
+}
+
+/* Reads what stands between LFM2's marks, and OLMo 3's; arguments NULL: it is no call, and stays as
+ * it is. */
 static void check_python(const char *inner, uint32_t n_calls, const char *arguments) {
-    struct buffer text = {0}, answer = {0};
-    struct tool_split split = {.format = tool_format_of("List of tools: ["), .max_calls = 4};
-    buffer_printf(&text, "<|tool_call_start|>%s<|tool_call_end|>", inner);
-    tool_split_add(&split, text.data, text.length, &answer);
-    tool_split_end(&split, &answer, NULL);
-    if (split.n_calls != n_calls) fail_msg("%u calls: %s", split.n_calls, inner);
-    if (arguments) assert_string_equal(split.calls[0].arguments.data, arguments);
-    else assert_string_equal(answer.data, text.data);
-    tool_split_fini(&split);
-    buffer_fini(&text);
-    buffer_fini(&answer);
+    static const char *const signs[] = {"List of tools: [", "'<function_calls>'"};
+    for (size_t i = 0; i < 2; i++) {
+        struct buffer text = {0}, answer = {0};
+        struct tool_split split = {.format = tool_format_of(signs[i]), .max_calls = 4};
+        buffer_printf(&text, "%s%s%s", split.format->begin, inner, split.format->end);
+        tool_split_add(&split, text.data, text.length, &answer);
+        tool_split_end(&split, &answer, NULL);
+        if (split.n_calls != n_calls) fail_msg("%u calls: %s", split.n_calls, inner);
+        if (arguments) assert_string_equal(split.calls[0].arguments.data, arguments);
+        else assert_string_equal(answer.data, text.data);
+        tool_split_fini(&split);
+        buffer_fini(&text);
+        buffer_fini(&answer);
+    }
 }
 
 TEST(calls_are_read_as_python_means_them) {
@@ -374,10 +400,13 @@ TEST(calls_are_read_as_python_means_them) {
                  "{\"a\":\"print(\\\"x\\\")\\u000a\",\"b\":\"it's\",\"c\":\"\"}");
     check_python("[f(a='two\nlines\t')]", 1, "{\"a\":\"two\\u000alines\\u0009\"}");
     check_python("[{\"name\": \"f\", \"arguments\": {\"a\": 1}}]", 1, "{\"a\": 1}");
-    static const char *const wrong[] = {"",           "words",       "[f]",          "[f(]",
-                                        "[f(1)]",     "[f(a=)]",     "[f(a=b)]",     "[f(a='x)]",
-                                        "[f(a=1 b)]", "[f(a=[1)]",   "[f(a={1:2})]", "[f(a=1);g()]",
-                                        "[f(a=01)]",  "[f(a='x\\')]"};
+    check_python("f(a=\"),\\ng(\", b=[{\"c\": \"\\u00e9[\"}])\ng(d='(\"')\n\nh()", 3,
+                 "{\"a\":\"),\\ng(\",\"b\":[{\"c\":\"\\u00e9[\"}]}");
+    check_python("[f(a=1) g(),\nh(),]", 3, "{\"a\":1}");
+    static const char *const wrong[] = {
+        "",          "words",        "[f]",        "[f(]",      "[f(1)]",       "[f(a=)]",
+        "[f(a=b)]",  "[f(a='x)]",    "[f(a=1 b)]", "[f(a=[1)]", "[f(a={1:2})]", "[f(a=1);g()]",
+        "[f(a=01)]", "[f(a='x\\')]", "f()g()",     "f() words"};
     for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) check_python(wrong[i], 0, NULL);
 }
 

@@ -237,7 +237,7 @@ static bool may_be_calls(const struct tool_split *split) {
     if (text.at[0] && strchr(format->first, text.at[0]))
         return split->n_misses == 0 || !strchr("[{", text.at[0]) || braced_of(text).n == 0;
     size_t n = 0;
-    while (n < text.n && !strchr("<[{\n", text.at[n])) n++;
+    while (n < text.n && !strchr("<[{(\n", text.at[n])) n++;
     return format->names_first && is_name(trimmed((struct piece){text.at, n}));
 }
 
@@ -266,7 +266,7 @@ static bool is_closing(const struct tool_split *split) {
  * are whole only at their mark, unless the model has left it out. */
 static bool read_rest(struct tool_split *split, const struct buffer *answer, const char *cut) {
     const struct tool_format *format = split->format;
-    const bool needs_end = cut && format->names_first && format->end;
+    const bool needs_end = cut && format->names_first && format->elements;
     if (!split->is_inside || (needs_end && strcmp(cut, format->end) != 0)) return false;
     return read_held(split, split->held.length, answer);
 }

@@ -68,6 +68,13 @@ static bool read_array(struct tool_split *split, const char *text, size_t n) {
     return tool_json_read_all(split, (struct piece){all.at + 1, all.n - 2}, ',');
 }
 
+/* Reads calls of Phi-4-mini whose mark has taken the bracket that opens the array. */
+static bool read_opened(struct tool_split *split, const char *text, size_t n) {
+    const struct piece all = trimmed((struct piece){text, n});
+    if (all.n == 0 || all.at[all.n - 1] != ']') return false;
+    return tool_json_read_all(split, (struct piece){all.at, all.n - 1}, ',');
+}
+
 /* Reads calls of Mistral: an array of objects; since version 11 of its tokenizer NAME[ARGS]{…}, one
  * after the other, with or without the mark before each. */
 static bool read_mistral(struct tool_split *split, const char *text, size_t n) {
@@ -236,7 +243,7 @@ static bool read_invokes(struct tool_split *split, const char *text, size_t n) {
     return true;
 }
 
-/* Reads a call of Gemma 4: call:NAME{…}. */
+/* Reads a call of Gemma 4 and FunctionGemma: call:NAME{…}. */
 static bool read_gemma(struct tool_split *split, const char *text, size_t n) {
     static const char mark[] = "call:";
     struct piece all = trimmed((struct piece){text, n});
@@ -253,8 +260,9 @@ static bool read_gemma(struct tool_split *split, const char *text, size_t n) {
     return is_whole;
 }
 
-/* Reads calls of LFM2: NAME(KEY=VALUE, …), with or without the brackets of a list.  Where a prompt
- * asks for JSON, and in constrained answers, they are an array of objects. */
+/* Reads calls of LFM2 and OLMo 3: NAME(KEY=VALUE, …), with or without the brackets of a list, and
+ * with commas or line ends between.  Where a prompt asks for JSON, and in constrained answers, they
+ * are an array of objects. */
 static bool read_python(struct tool_split *split, const char *text, size_t n) {
     struct piece all = trimmed((struct piece){text, n}), name;
     const bool is_list = all.n >= 2 && all.at[0] == '[' && all.at[all.n - 1] == ']';
@@ -265,9 +273,9 @@ static bool read_python(struct tool_split *split, const char *text, size_t n) {
         struct tool_call *call = tool_split_add_call(split, name);
         if (!call || !tool_python_arguments(&call->arguments, &all)) return false;
         if (!arguments_mend(&call->arguments)) return false;
-        all = skip_space(all);
-        if (all.n > 0 && all.at[0] != ',') return false;
-        if (all.n > 0) all = skip_space(behind(all, all.at + 1));
+        const struct piece rest = skip_space(all);
+        if (rest.n > 0 && rest.at == all.at && rest.at[0] != ',') return false;
+        all = begins(rest, ",") ? skip_space(behind(rest, rest.at + 1)) : rest;
     }
     return true;
 }
@@ -366,6 +374,18 @@ static const struct tool_writing array = {.open = "[",
                                           .before_arguments = "\", \"arguments\": ",
                                           .behind = "}",
                                           .between = ", "};
+static const struct tool_writing toolcall = {.open = "<TOOLCALL>[",
+                                             .close = "]</TOOLCALL>",
+                                             .before_name = "{\"name\": \"",
+                                             .before_arguments = "\", \"arguments\": ",
+                                             .behind = "}",
+                                             .between = ", "};
+static const struct tool_writing functools = {.open = "functools[",
+                                              .close = "]",
+                                              .before_name = "{\"name\": \"",
+                                              .before_arguments = "\", \"arguments\": ",
+                                              .behind = "}",
+                                              .between = ", "};
 static const struct tool_writing llama = {.open = "",
                                           .close = "",
                                           .before_name = "{\"name\": \"",
@@ -417,6 +437,13 @@ static const struct tool_writing gemma = {.open = "",
                                           .before_arguments = "",
                                           .behind = "",
                                           .between = "<tool_call|><|tool_call>"};
+static const struct tool_writing function_gemma = {
+    .open = "",
+    .close = "",
+    .before_name = "call:",
+    .before_arguments = "",
+    .behind = "",
+    .between = "<end_function_call><start_function_call>"};
 static const struct tool_writing kimi = {.open = "",
                                          .close = "",
                                          .before_name = "<|tool_call_begin|>functions.",
@@ -457,6 +484,8 @@ static const struct tool_format formats[] = {
      &message, NULL, "ta" CHANNEL_NAME, false},
     {"gemma-4", "<|tool_call>", "<|tool_call>", "<tool_call|>", NULL, true, read_gemma, &gemma,
      NULL, "c", false},
+    {"functiongemma", "<start_function_call>", "<start_function_call>", "<end_function_call>", NULL,
+     true, read_gemma, &function_gemma, NULL, "c", false},
     {"kimi-k2", "<|tool_calls_section_begin|>", "<|tool_calls_section_begin|>",
      "<|tool_calls_section_end|>", NULL, true, read_kimi, &kimi, NULL, "<", false},
     {"deepseek", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", NULL,
@@ -467,10 +496,16 @@ static const struct tool_format formats[] = {
      read_invokes, &invoke, &named_parameters, "<", false},
     {"mistral", "[TOOL_CALLS]", "[TOOL_CALLS]", NULL, NULL, true, read_mistral, &array, NULL, "[",
      true},
+    {"phi-4-functools", "functools[", "functools[", NULL, NULL, false, read_opened, &functools,
+     NULL, "{", false},
     {"phi-4", "<|tool_call|>", "<|tool_call|>", "<|/tool_call|>", NULL, true, read_array, &array,
      NULL, "[", false},
     {"lfm2", "List of tools: ", "<|tool_call_start|>", "<|tool_call_end|>", NULL, true, read_python,
      &array, NULL, "[", false},
+    {"olmo-3", "<function_calls>", "<function_calls>", "</function_calls>", NULL, true, read_python,
+     &array, NULL, "[", true},
+    {"nemotron", "<TOOLCALL>", "<TOOLCALL>", "</TOOLCALL>", NULL, false, read_array, &toolcall,
+     NULL, "[", false},
     {"llama-3", "\"parameters\": dictionary", "", NULL, look_for_object, false, read_llama, &llama,
      NULL, "{", false},
     {"glm-4", "请使用 Json 格式表示调用的参数", "", NULL, look_for_lines, false, read_lines, &lines,
@@ -503,6 +538,13 @@ const char *const tool_marks[] = {"<tool_call>",
                                   "<|tool_call_argument_begin|>",
                                   "<|tool_call_end|>",
                                   "<|tool_call_start|>",
+                                  "<start_function_call>",
+                                  "<end_function_call>",
+                                  TOOL_ESCAPE_MARK,
+                                  "<function_calls>",
+                                  "</function_calls>",
+                                  "<TOOLCALL>",
+                                  "</TOOLCALL>",
                                   "<｜tool▁calls▁begin｜>",
                                   "<｜tool▁calls▁end｜>",
                                   "<｜tool▁call▁begin｜>",

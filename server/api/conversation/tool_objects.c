@@ -19,14 +19,24 @@ static bool take(struct piece *p, const char *text) {
     return true;
 }
 
+static const char *const string_marks[] = {TOOL_STRING_MARK, TOOL_ESCAPE_MARK};
+
+/* Tells whether the text begins with a string. */
+static bool begins_string(struct piece text) {
+    bool is = begins(text, "\"");
+    for (size_t i = 0; i < COUNT(string_marks); i++) is |= begins(text, string_marks[i]);
+    return is;
+}
+
 /* Reads a string between marks, or one of JSON. */
 static bool read_string(struct buffer *out, struct piece *p) {
     const struct piece text = skip_space(*p);
-    if (take(p, TOOL_STRING_MARK)) {
-        const char *end = find(*p, TOOL_STRING_MARK);
+    for (size_t i = 0; i < COUNT(string_marks); i++) {
+        if (!take(p, string_marks[i])) continue;
+        const char *end = find(*p, string_marks[i]);
         if (!end) return false;
         buffer_json_string(out, p->at, (size_t)(end - p->at));
-        *p = behind(*p, end + strlen(TOOL_STRING_MARK));
+        *p = behind(*p, end + strlen(string_marks[i]));
         return true;
     }
     const struct piece quoted = quoted_of(text);
@@ -115,7 +125,7 @@ static bool read_value(struct buffer *out, struct piece *p, uint32_t depth) {
     }
     if (read_string(out, p)) return true;
     const struct piece text = skip_space(*p);
-    if (begins(text, TOOL_STRING_MARK) || begins(text, "\"")) return false; /* it does not end */
+    if (begins_string(text)) return false; /* it does not end */
     const struct piece bare = take_bare(p, ",{}[]");
     if (bare.n == 0) return false;
     /* Whatever else stands without quotes is a string. */

@@ -1,5 +1,5 @@
-/* tool_objects.h - objects as Gemma 4 writes them: names stand without quotes, and strings between
- * marks in place of quotes, where nothing is escaped.
+/* tool_objects.h - objects as Gemma 4 and FunctionGemma write them: names stand without quotes, and
+ * strings between marks in place of quotes, where nothing is escaped.
  *
  *   {city:<|"|>Paris<|"|>,days:3,deep:{list:[1,true,null]}}
  *
@@ -15,6 +15,7 @@
 #include "server/json/buffer.h"
 
 #define TOOL_STRING_MARK "<|\"|>"
+#define TOOL_ESCAPE_MARK "<escape>" /* FunctionGemma's */
 
 /* Appends the object that the text begins with, as JSON, and cuts it off the text.  Returns false
  * if it begins with none. */

@@ -1,4 +1,4 @@
-/* tool_python.h - calls as LFM2 writes them: as in a program of Python's, in a list.
+/* tool_python.h - calls as LFM2 and OLMo 3 write them: as in a program of Python's.
  *
  *   [get_weather(city="Paris", days=3), plan(deep={'list': [1, True, None]})]
  *
