@@ -15,7 +15,7 @@ class RawConnection:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self.socket.settimeout(timeout * PATIENCE)
         self.socket.connect(("127.0.0.1", server.port))
-        self.buffer = b""
+        self.buffer, self.text = b"", b""
 
     def __enter__(self):
         return self
@@ -71,6 +71,25 @@ class RawConnection:
         data = self.read_exactly(size)
         assert self.read_exactly(2) == b"\r\n"
         return data
+
+    def read_event(self):
+        """One event or comment of a stream, without the empty line behind it; b"" is the end.  A chunk may end
+        within an event where a client that reads late has left much to send."""
+        while b"\n\n" not in self.text:
+            chunk = self.read_chunk()
+            if not chunk:
+                assert not self.text, self.text
+                return b""
+            self.text += chunk
+        event, self.text = self.text.split(b"\n\n", 1)
+        return event
+
+    def read_data(self):
+        """What the next event says, from JSON; None behind the last one."""
+        while event := self.read_event():
+            if event.startswith(b"data: {"):
+                return json.loads(event.removeprefix(b"data: "))
+        return None
 
     def read_reply(self):
         """Status, headers and whole body of the next answer."""

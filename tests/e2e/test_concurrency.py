@@ -205,5 +205,5 @@ def test_a_silent_prefill_shows_signs_of_life(serve):
             prompt=[65 + i % 50 for i in range(12000)], stream=True, max_tokens=1, ignore_eos=True
         )
         assert connection.read_head()[0] == 200
-        assert all(connection.read_chunk().startswith(b":") for _ in range(N_PINGS))
+        assert all(connection.read_event().startswith(b":") for _ in range(N_PINGS))
     server.wait_idle()

@@ -249,8 +249,8 @@ def test_weights_cut_short_under_a_server_end_it_with_a_sentence(tmp_path, tiny_
     copy_model(tiny_model, tmp_path)
     server = Server(tmp_path, model=tmp_path)
     with RawConnection(server) as connection:
-        connection.send_completion(prompt="a", stream=True, max_tokens=4000, temperature=0,
-                                   ignore_eos=True)
+        connection.send_completion(prompt="a", stream=True, max_tokens=100000, temperature=0,
+                                   ignore_eos=True, kv_policy={"type": "streaming", "recent": 64})
         connection.read_head()
         body = connection.read_chunk()
         truncate(tmp_path / "model.safetensors", 0.5)
