@@ -133,12 +133,12 @@ def try_cell(server, cell, hard):
 class Departures:
     """Servers for the cells, started when a cell needs them."""
 
-    def __init__(self, directory):
-        self.directory, self.servers = directory, {}
+    def __init__(self, directory, model=None):
+        self.directory, self.model, self.servers = directory, model, {}
 
     def server(self, options):
         if options not in self.servers:
-            self.servers[options] = Server(self.directory, *options)
+            self.servers[options] = Server(self.directory, *options, model=self.model)
         return self.servers[options]
 
     def run(self, cell, n):

@@ -62,7 +62,7 @@ def test_windows_stay_as_they_are(rig, positions):
     for i, budget in enumerate(BUDGETS):
         budget = dataclasses.replace(budget, cache_positions=positions == "cache")
         outgrows = budget.cache_positions and not budget.whole
-        lengths = (700, 900) if EXACT else (460, CONTEXT)  # both outgrow the context with the answer
+        lengths = (560, 680) if EXACT else (460, CONTEXT)  # both outgrow the context with the answer
         n_prompt = rng.randint(*(lengths if outgrows else (250, 400)))
         questions.append((random_tokens(n_prompt, i), budget, 60))
     test_bounded.check_answers(rig.server, rig.model, questions, at_least=0.6, **DRIFT)

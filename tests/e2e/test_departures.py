@@ -7,8 +7,8 @@ from server import DEVICE, SLOW
 
 
 @pytest.fixture(scope="module")
-def departures(tmp_path_factory):
-    trial = Departures(tmp_path_factory.mktemp("departures"))
+def departures(tmp_path_factory, small_model):
+    trial = Departures(tmp_path_factory.mktemp("departures"), small_model)
     yield trial
     assert set(trial.close()) == {0}
 
