@@ -86,8 +86,6 @@ install_libraries() {
 # into DIR: a script that finds what people with disabilities cannot use on a page.
 axe_script() {
     [ ! -d "$1" ] || return 0
-    wait "$environment" || true
-    python_environment
     "$PYTHON" -m pip install --quiet --disable-pip-version-check --no-deps --target "$1" \
         axe-playwright-python >&2 || die "pip could not install axe-playwright-python"
 }

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from composition import prompt_of, text_of
+from composition import prompt_of
 from raw import RawConnection
 from server import BINARY, DEVICE, LONG, PATIENCE, SLOW, Server
 
