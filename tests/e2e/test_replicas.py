@@ -13,7 +13,7 @@ from server import BINARY, DEVICE, PATIENCE, ROOT, SLOW
 def test_a_killed_replica_and_a_rolling_restart():
     done = subprocess.run(
         [sys.executable, ROOT / "scripts/load/replicas.py", "--binary", BINARY, "--router", "nginx",
-         "--trials", "restart", "kill", "--stream-tokens", "200", "--pause", "1.5"],
+         "--trials", "restart", "kill", "--stream-tokens", "500", "--pause", "1.5"],
         capture_output=True, text=True, timeout=300 * PATIENCE, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     restart, kill = map(json.loads, done.stdout.splitlines())
