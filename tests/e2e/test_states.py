@@ -190,22 +190,28 @@ def test_preempted_conversations_at_once_equal_each_alone(serve, small_model, n,
     server = serve(*INVARIANT, "--max-num-seqs", 16, "--kv-cache-memory", pool,
                    "--max-model-len", 512, "--kv-offload-size", "1G", model=small_model)
     total = server.metrics()["quire_kv_pages_total"]
-    done = threading.Event()
+    attempts = itertools.count()
 
-    def disturb(number):
-        for i in itertools.count():
-            if done.wait(0.2):
-                return
-            server.complete(prompt_of(150, seed=1000 * number + i), max_tokens=300,
-                            ignore_eos=True, kv_policy={"type": "full"})
+    def converse():
+        salt, done = f"at once {next(attempts)}", threading.Event()
 
-    with concurrent.futures.ThreadPoolExecutor(n + 2) as threads:
-        beside = [threads.submit(disturb, number) for number in range(2)]
-        together = list(threads.map(lambda i: Conversation(server, i, f"at once {i}").run(n_turns),
-                                    range(n)))
-        done.set()
-        for each in beside:
-            each.result()
+        def disturb(number):
+            for i in itertools.count():
+                if done.wait(0.2):
+                    return
+                server.complete(prompt_of(150, seed=1000 * number + i), max_tokens=300,
+                                ignore_eos=True, kv_policy={"type": "full"}, cache_salt=salt)
+
+        with concurrent.futures.ThreadPoolExecutor(n + 2) as threads:
+            beside = [threads.submit(disturb, number) for number in range(2)]
+            together = list(threads.map(lambda i: Conversation(server, i, f"{salt} {i}").run(n_turns),
+                                        range(n)))
+            done.set()
+            for each in beside:
+                each.result()
+        return together
+
+    together = server.until("quire_preemptions_total", converse)
     n_same = 0
     for one, other in zip(alone, together):
         for number, ((ids, found), (other_ids, other_found)) in enumerate(zip(one, other)):
@@ -216,7 +222,7 @@ def test_preempted_conversations_at_once_equal_each_alone(serve, small_model, n,
     server.wait_idle()
     m = server.metrics()
     print(f"{n_same} of {n * n_turns} turns compared, {m['quire_preemptions_total']} preemptions")
-    assert n_same > 0.8 * n * n_turns and m["quire_preemptions_total"] > 0
+    assert n_same > 0.8 * n * n_turns
     assert m["quire_kv_pages_free"] + m["quire_kv_pages_cached"] == total
 
 
