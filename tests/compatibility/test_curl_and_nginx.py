@@ -96,14 +96,13 @@ def open_stream(port, body):
 
 def test_nginx_holds_no_event_back(server, proxy):
     """Events come one by one, while the rest is still generated."""
-    body = {**BODY, "stream": True, "max_tokens": 400, "ignore_eos": True}
+    body = {**BODY, "stream": True, "max_tokens": 20000, "ignore_eos": True}
     connection, answer = open_stream(proxy, body)
     answer.readline()
-    first = time.monotonic()
-    answer.read()
-    rest = time.monotonic() - first
+    assert server.metrics()["quire_requests_running"] == 1
+    connection.sock.shutdown(socket.SHUT_RDWR)
     connection.close()
-    assert rest > 0.1
+    server.wait_idle()
 
 
 def test_a_client_that_leaves_nginx_ends_its_request(server, proxy):
@@ -112,4 +111,4 @@ def test_a_client_that_leaves_nginx_ends_its_request(server, proxy):
     answer.readline()
     connection.sock.shutdown(socket.SHUT_RDWR)
     connection.close()
-    server.wait_idle(10)
+    server.wait_idle()
