@@ -28,13 +28,19 @@ LLAMA = TEMPLATE + "{% if tools %}{\"name\": \"\", \"parameters\": dictionary}{%
 GLM4 = TEMPLATE + "{% if tools %}请使用 Json 格式表示调用的参数{% endif %}"
 CODER = TEMPLATE + "{% if tools %}<function=f>{% endif %}"
 GLM45 = TEMPLATE + "{% if tools %}<arg_key>{% endif %}"
-MISTRAL = TEMPLATE + "{% if tools %}{{ '[TOOL_CALLS]' }}{% endif %}"
-PHI4 = TEMPLATE + "{% if tools %}{{ '<|tool_call|>' }}{% endif %}"
-CALL_TOKENS = {MISTRAL: "[TOOL_CALLS]", PHI4: "<|tool_call|>"}
+SIGNS = {"seed-oss": "<seed:tool_call>", "minimax": "<minimax:tool_call>", "nemotron": "<TOOLCALL>",
+         "functools": "functools["}
+SIGNED = {name: TEMPLATE + "{% if tools %}" + sign + "{% endif %}" for name, sign in SIGNS.items()}
+TOKENS = {"mistral": "[TOOL_CALLS]", "phi4": "<|tool_call|>", "gemma-4": "<|tool_call>",
+          "functiongemma": "<start_function_call>", "kimi-k2": "<|tool_calls_section_begin|>",
+          "deepseek": "<｜tool▁calls▁begin｜>", "cohere": "<|START_ACTION|>", "olmo-3": "<function_calls>"}
+MARKED = {name: TEMPLATE + "{% if tools %}{{ '" + token + "' }}{% endif %}" for name, token in TOKENS.items()}
+LFM2 = TEMPLATE + "{% if tools %}List of tools: {% endif %}"
+CALL_TOKENS = {**{MARKED[name]: token for name, token in TOKENS.items()}, LFM2: "<|tool_call_start|>"}
 CALL_TOKEN_ID = 8187  # that of <|pad|>, which it takes the place of
 N_TOOLS = 500 if LONG else 20 if SLOW else 24  # of each format
 FORMATS = {"hermes": HERMES, "llama": LLAMA, "glm4": GLM4, "qwen3-coder": CODER, "glm4.5": GLM45,
-           "mistral": MISTRAL, "phi4": PHI4}
+           **SIGNED, **MARKED, "lfm2": LFM2}
 
 
 def complete(server, status=200, **fields):
