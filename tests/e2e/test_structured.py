@@ -362,6 +362,7 @@ def serve_format(serve, tiny_model, tmp_path, template):
 @pytest.mark.parametrize("template", FORMATS.values(), ids=FORMATS)
 def test_calls_that_must_come(grammars, serve, tiny_model, tmp_path, template):
     server = serve_format(serve, tiny_model, tmp_path, template)
+    assert "but it shows no tools" in server.log and "shows no tools" not in grammars.log
     named = {"type": "function", "function": {"name": "find"}}
     for choice, parallel in ((named, True), ("required", False), ("required", True)):
         answer = chat(server, tools=TOOLS, tool_choice=choice, parallel_tool_calls=parallel, temperature=1, n=4)
