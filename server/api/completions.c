@@ -2,6 +2,8 @@
 #include "server/api/completions.h"
 
 #include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -175,12 +177,26 @@ static double seconds_since_start(const struct completion *c) {
     return (double)(uv_hrtime() - c->started_ns) * 1e-9;
 }
 
+/* Writes what a whole answer took, as fields of its line in the log; "" of any other. */
+static void write_work(const struct completion *c, unsigned status, char *out, size_t size) {
+    const char *why = prefill_account_reason(&c->prefill);
+    out[0] = 0;
+    if (status != 200 || c->n_live > 0) return;
+    snprintf(out, size,
+             " prompt_tokens=%" PRIu32 " cached_tokens=%" PRIu32 " generated_tokens=%" PRIu32
+             " prefill=%s%s%s",
+             c->n_prompt, c->n_cached, completion_n_generated(c),
+             c->prefill.n_sparse ? "sparse" : "dense", why ? " why_dense=" : "", why ? why : "");
+}
+
 /* Logs and counts an answer that ends here; the exchange is not used any more. */
 static void note_end(struct completion *c, unsigned status) {
     const double seconds = seconds_since_start(c);
+    char work[192];
+    write_work(c, status, work, sizeof(work));
     if (status == 200) histogram_add(&c->job.server->counters.whole, &histogram_request_s, seconds);
     c->status = status;
-    reply_note(c->job.server, c->request_id, "POST", c->api->path, status, seconds);
+    reply_note(c->job.server, c->request_id, "POST", c->api->path, status, seconds, work);
     c->job.exchange = NULL;
 }
 

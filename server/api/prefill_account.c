@@ -31,6 +31,10 @@ void prefill_account_add_reused(struct prefill_account *account,
     account->n_reused += usage->n_reused;
 }
 
+const char *prefill_account_reason(const struct prefill_account *account) {
+    return account->n_sparse ? NULL : reasons[account->why_dense];
+}
+
 void prefill_account_write(const struct prefill_account *account, struct buffer *out) {
     if (account->n_sparse == 0) { /* dense prefill measures no times */
         buffer_puts(out, "{\"mode\":\"dense\",\"density\":1,\"index_ms\":null,"
@@ -43,7 +47,7 @@ void prefill_account_write(const struct prefill_account *account, struct buffer 
                       1e3 * account->index_s, 1e3 * account->attention_s);
     }
     buffer_printf(out, ",\"reused_tokens\":%" PRIu64 ",\"why_dense\":", account->n_reused);
-    const char *why = account->n_sparse ? NULL : reasons[account->why_dense];
+    const char *why = prefill_account_reason(account);
     if (why) buffer_printf(out, "\"%s\"}", why);
     else buffer_puts(out, "null}");
 }

@@ -27,6 +27,9 @@ void prefill_account_add(struct prefill_account *account, const struct prefill_u
 /* Adds the reused tokens of a prompt's first choice, as its cached tokens are counted.  The
  * prompt's other choices reuse the tokens of the first. */
 void prefill_account_add_reused(struct prefill_account *account, const struct prefill_usage *usage);
+/* Returns why every sequence was dense, by the word of usage.prefill.why_dense; NULL: one was
+ * sparse, or none has been added. */
+const char *prefill_account_reason(const struct prefill_account *account);
 /* Writes {"mode":...}; call it once every sequence has been added. */
 void prefill_account_write(const struct prefill_account *account, struct buffer *out);
 

@@ -13,7 +13,8 @@
 enum { METHOD_BYTES = 32, PATH_BYTES = 256 };
 
 static void note(struct server *server, enum log_level level, const char *request_id,
-                 const char *method, const char *path, unsigned status, double seconds) {
+                 const char *method, const char *path, unsigned status, double seconds,
+                 const char *more) {
     char quoted_method[METHOD_BYTES], quoted_path[PATH_BYTES];
     log_quote(quoted_method, sizeof(quoted_method), method);
     log_quote(quoted_path, sizeof(quoted_path), path);
@@ -23,14 +24,14 @@ static void note(struct server *server, enum log_level level, const char *reques
         log_event(level, "request id=%s method=%s path=%s status=%u", request_id, quoted_method,
                   quoted_path, status);
     } else {
-        log_event(level, "request id=%s method=%s path=%s status=%u ms=%.0f", request_id,
-                  quoted_method, quoted_path, status, 1e3 * seconds);
+        log_event(level, "request id=%s method=%s path=%s status=%u ms=%.0f%s", request_id,
+                  quoted_method, quoted_path, status, 1e3 * seconds, more);
     }
 }
 
 void reply_note(struct server *server, const char *request_id, const char *method, const char *path,
-                unsigned status, double seconds) {
-    note(server, LOG_INFO, request_id, method, path, status, seconds);
+                unsigned status, double seconds, const char *more) {
+    note(server, LOG_INFO, request_id, method, path, status, seconds, more);
 }
 
 static void reply(struct server *server, struct http_exchange *exchange, enum log_level level,
@@ -43,7 +44,7 @@ static void reply(struct server *server, struct http_exchange *exchange, enum lo
         content_type = "application/json";
     }
     note(server, level, http_request_id(exchange), http_method(exchange), http_path(exchange),
-         status, -1);
+         status, -1, "");
     if (body->data) {
         http_reply(exchange, status, content_type, body->data, body->length);
     } else {

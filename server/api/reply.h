@@ -30,9 +30,9 @@ void reply_error(struct server *server, struct http_exchange *exchange,
 void reply_error_as(struct server *server, struct http_exchange *exchange,
                     const struct api_error *err, api_error_writer write);
 
-/* Counts and logs an answer that is not sent here (a stream) in one line.  Status 0: the client has
- * left. */
+/* Counts and logs an answer that is not sent here (a stream) in one line, which ends with the
+ * fields `more`, each behind a space.  Status 0: the client has left. */
 void reply_note(struct server *server, const char *request_id, const char *method, const char *path,
-                unsigned status, double seconds);
+                unsigned status, double seconds, const char *more);
 
 #endif

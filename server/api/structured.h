@@ -33,8 +33,7 @@ struct request_structured {
     enum grammar_kind kind;
     char *text; /* owned, [n_text], NUL-terminated */
     size_t n_text;
-    bool is_json;      /* the answer is JSON, whatever has become of the text */
-    bool allows_calls; /* it is the form of what is said, and tools may be called instead */
+    bool is_json; /* the answer is JSON, whatever has become of the text */
 };
 
 void request_structured_fini(struct request_structured *structured);

@@ -22,7 +22,8 @@ struct error;
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 enum log_format { LOG_TEXT, LOG_JSON }; /* JSON: log_json.h */
 
-/* The ring holds about 2,500 requests.  log_stop() waits at most LOG_FLUSH_MS for a reader. */
+/* The ring holds about 1,200 completions, or 2,500 requests that generate nothing.  log_stop()
+ * waits at most LOG_FLUSH_MS for a reader. */
 enum { LOG_RING_BYTES = 256 * 1024, LOG_FLUSH_MS = 2000 };
 
 int log_start(struct error *err);

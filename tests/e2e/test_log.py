@@ -205,3 +205,27 @@ def test_json_lines(tmp_path, tiny_model):
     (asked,) = [line for line in lines if line.get("id") == "42"]
     assert {k: v for k, v in asked.items() if k not in ("time", "level")} == {
         "event": "request", "id": "42", "method": "GET", "path": '/no where"', "status": 404}
+
+
+def test_a_line_says_what_an_answer_took_and_why_its_prompt_was_dense(tmp_path, tiny_model):
+    """As usage does, whole and streamed; a refused request has no such fields."""
+    names = ("prompt_tokens", "cached_tokens", "generated_tokens", "prefill", "why_dense")
+    with Server(tmp_path, "--log-format", "json", model=tiny_model) as server:
+        ids = [300 + i for i in range(130)]
+
+        def logged(request_id, prefill, **fields):
+            reply = server.post("/v1/completions", {"prompt": ids, "max_tokens": 2, "ignore_eos": True, "prefill": prefill,
+                                                    **fields}, headers={"X-Request-Id": request_id})
+            server.wait_logged(f'"id":"{request_id}"')
+            (line,) = [one for one in map(json.loads, server.log.splitlines()) if one.get("id") == request_id]
+            return reply, {name: line[name] for name in names if name in line}
+
+        took = {"prompt_tokens": 130, "cached_tokens": 0, "generated_tokens": 2}
+        reply, line = logged("first", "dense")
+        assert line == {**took, "prefill": "dense", "why_dense": "asked"}
+        usage = reply.json()["usage"]
+        assert usage["prefill"]["why_dense"] == "asked" and usage["prompt_tokens"] == 130
+        assert logged("again", "dense", stream=True)[1] == {**took, "cached_tokens": 128, "prefill": "dense", "why_dense": "asked"}
+        assert logged("short", "auto", cache_salt="other")[1]["why_dense"] in ("short", "no_pattern_file")
+        assert logged("sparse", "sparse", cache_salt="third")[1] == {**took, "prefill": "sparse"}
+        assert logged("wrong", "nothing")[1] == {}
