@@ -66,38 +66,77 @@ def make_entry(option, explanations):
             + fold(f"*{words}*") + "\n\n" + fold(explanations["# " + name]) + "\n")
 
 
+def by_name(spelling):
+    return spelling.lstrip("-").lower(), spelling
+
+
+def in_cell(text):
+    return text.replace("|", "\\|")
+
+
+def of_each(spellings):
+    """Yields each spelling with its row, in the order of the names."""
+    yield from sorted(((word, one) for one in spellings for word in one["spellings"]), key=lambda each: by_name(each[0]))
+
+
+def make_renamed(spellings):
+    lines = ["| option | of | is |\n| --- | --- | --- |\n"]
+    for word, one in of_each(spellings):
+        if "option" in one:
+            lines.append(f"| `{word}` | {one['of']} | `--{one['option']}` |\n")
+    return "".join(lines)
+
+
 def make_usual(usual):
-    """The sentence on options that are taken, as they ask for what is so anyhow."""
-    def words(spelling, values):
-        said = values.strip(",").replace(",", "|")
-        if values.startswith(","):
-            said = f"[{said}]"
-        return f"`{spelling} {said}`".replace(" `", "`").replace(" *`", " ANY`")
-    listed = ", ".join(words(*one) for one in usual.items())
-    text = f"Some ask for what quire does anyhow. They are taken, and a line of the log names them: {listed}."
-    return "\n" + textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False) + "\n"
+    """The table of options that are taken, as they ask for what is so anyhow."""
+    def values(said):
+        words = ["alone"] * (not said.strip(",") or said.startswith(",")) + \
+            ["with any value" if word == "*" else f"`{word}`" for word in said.split(",") if word]
+        return ", ".join(words)
+    lines = ["| option | taken |\n| --- | --- |\n"]
+    lines += [f"| `{word}` | {in_cell(values(usual[word]))} |\n" for word in sorted(usual, key=by_name)]
+    return "".join(lines)
 
 
-def make_spellings(spellings):
-    """The table of other servers' options."""
-    lines = ["\n## Options of other servers\n\nWhat is understood here, or named in an error that says this. A name in code is what is set instead:\n\n"
-             "| option | of | here |\n| --- | --- | --- |\n"]
-    for one in spellings:
-        words = ", ".join(f"`{spelling}`" for spelling in one["spellings"])
-        here = f"`--{one['option']}`" if "option" in one else one["instead"].replace("|", "\\|")
-        lines.append(f"| {words} | {one['of']} | {here} |\n")
+def make_refused(spellings):
+    lines = ["| option | of | the error says |\n| --- | --- | --- |\n"]
+    for word, one in of_each(spellings):
+        if "option" not in one:
+            lines.append(f"| `{word}` | {one['of']} | {in_cell(one['instead'])} |\n")
     return "".join(lines)
 
 
 def make_values(values):
-    """The sentence on values that other servers spell otherwise."""
-    listed = ", ".join(f"`--{one['option']} {one['theirs']}` is `{one['ours']}`" for one in values if "ours" in one)
-    text = f"Values that other servers spell otherwise: {listed}."
-    reasons = dict.fromkeys(one["instead"] for one in values if "instead" in one)
-    for why in reasons:
-        names = ", ".join(f"`--{one['option']} {one['theirs']}`" for one in values if one.get("instead") == why)
-        text += f" {names}: an error that says this: {why}."
-    return "\n" + textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False) + "\n"
+    """The table of values that other servers spell otherwise."""
+    lines = ["| option and value | is |\n| --- | --- |\n"]
+    for one in sorted(values, key=lambda each: (each["option"], each["theirs"])):
+        here = f"`--{one['option']} {one['ours']}`" if "ours" in one else f"an error: {in_cell(one['instead'])}"
+        lines.append(f"| `--{one['option']} {one['theirs']}` | {here} |\n")
+    return "".join(lines)
+
+
+def make_foreign(tables):
+    """The options of other servers, by what happens to them."""
+    return f"""
+## Options of other servers
+
+What happens to an option of vLLM, SGLang, llama.cpp, TensorRT-LLM, TGI or Ollama, in order of the names. Options that have
+the same name here are above. A name that is in no table is an error, which names the option that is likeliest meant.
+
+### Taken: another name of a setting
+
+{make_renamed(tables["spellings"])}
+### Taken: it asks for what quire does anyhow
+
+Only so; a line of the log names it. With another value it is an error, as [below](#refused-the-server-does-not-start) where it is listed.
+
+{make_usual(tables["usual"])}
+### Refused: the server does not start
+
+{make_refused(tables["spellings"])}
+### Values that other servers spell otherwise
+
+{make_values(tables["values"])}"""
 
 
 def make_page(help_text, explanations, tables):
@@ -105,8 +144,7 @@ def make_page(help_text, explanations, tables):
     for title, example, text in read_groups(help_text):
         lines.append(f"\n## {title}\n\n    {example}\n")
         lines += [make_entry(option, explanations) for option in read_options(text)]
-    return "".join(lines) + make_spellings(tables["spellings"]) + make_usual(tables["usual"]) + \
-        make_values(tables["values"])
+    return "".join(lines) + make_foreign(tables)
 
 
 def main():
