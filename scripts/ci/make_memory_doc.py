@@ -31,8 +31,12 @@ SHAPES = {
     "32B: Qwen 2.5": (["--dim", 5120, "--layers", 64, "--heads", 40, "--ffn", 27648, "--vocab", 152064,
                        "--context", 131072], 16),
     "70B: Llama 3.1": (["--dim", 8192, "--layers", 80, "--heads", 64, "--ffn", 28672, "--vocab", 128256,
-                        "--context", 131072], 10)}
+                        "--context", 131072], 10),
+    "30B-A3B: Qwen 3": (["--shape", "30b-a3b"], 12)}
 WEIGHTS = {"bf16": "bf16", "8 bits": "fp8", "4 bits": "int4"}
+PACKED = "Q4_K_M file"
+# Bits of an element: in a file, and in a GPU's memory with the scales and minimums in f16 that docs/models.md lists.
+Q4_K, Q6_K = (4.5, 5), (6.5625, 9)
 
 
 def ask(binary, folder, *options):
@@ -40,6 +44,25 @@ def ask(binary, folder, *options):
     done = subprocess.run([binary, "info", folder, "--json", "--device", "cpu", "--load-format", "dummy", *options],
                           capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
+
+
+def n_with_more_bits(n_layers):
+    """How many layers have attn_v and ffn_down in Q6_K, where llama.cpp writes a file as Q4_K_M."""
+    return sum(i < n_layers // 8 or i >= 7 * n_layers // 8 or (i - n_layers // 8) % 3 == 2 for i in range(n_layers))
+
+
+def packed_bytes(config, told):
+    """Bytes of a Q4_K_M file, and of its weights on a GPU, which has the embedding in bf16.  The file has Q4_K, but for
+    the head and half of attn_v and ffn_down.  Of 70B the rest of attn_v has Q5_K, which takes as much as Q6_K."""
+    shape = told["shape"]
+    width, n_layers, table = shape["width"], shape["layers"], shape["width"] * shape["vocabulary"]
+    value = width * shape["kv_heads"] * shape["head_dim"]
+    down = width * (shape["experts"] * config["moe_intermediate_size"] if shape["experts"] else config["intermediate_size"])
+    n_more = n_with_more_bits(n_layers)
+    more = n_more * down + (n_layers if n_layers == 80 else n_more) * value
+    less = told["weights"]["parameters"] - 2 * table - more
+    return [(less * four + more * six + table * six + table * embedding) / 8
+            for four, six, embedding in zip(Q4_K, Q6_K, (Q4_K[0], 16))]
 
 
 def measure(binary, folder, arguments):
@@ -51,8 +74,10 @@ def measure(binary, folder, arguments):
         told = ask(binary, folder, "--random-format", name, "--kv-cache-dtype", "bfloat16")
         # A GPU has each matrix in its format, whatever this CPU makes of it.
         weights[bits] = sum(each["bytes"] for each in told["weights"]["formats"])
+    file_bytes, weights[PACKED] = packed_bytes(json.loads((folder / "config.json").read_text(encoding="utf-8")), told)
     fp8 = ask(binary, folder, "--kv-cache-dtype", "fp8")["kv_cache"]["token_bytes"]
-    return {"shape": told["shape"], "weights": weights, "token": told["kv_cache"]["token_bytes"], "fp8": fp8}
+    return {"shape": told["shape"], "weights": weights, "token": told["kv_cache"]["token_bytes"], "fp8": fp8,
+            "file": file_bytes}
 
 
 def table(head, rows):
@@ -67,8 +92,8 @@ def thousands(n):
 
 
 def write_weights(models):
-    return table(["shape", *WEIGHTS, "a token of KV cache, 16 bits", "fp8"],
-                 [[name, *(f"{each / GIB:.1f} GiB" for each in model["weights"].values()),
+    return table(["shape", *WEIGHTS, PACKED, "the file itself", "a token of KV cache, 16 bits", "fp8"],
+                 [[name, *(f"{each / GIB:.1f} GiB" for each in [*model["weights"].values(), model["file"]]),
                    f"{model['token']:,} bytes", f"{model['fp8']:,} bytes"] for name, model in models.items()])
 
 

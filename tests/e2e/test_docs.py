@@ -92,7 +92,7 @@ def test_settings_are_up_to_date():
 
 
 def test_memory_tables_are_up_to_date():
-    """docs/memory.md has what `quire info` says of four shapes."""
+    """docs/memory.md has what `quire info` says of five shapes."""
     done = subprocess.run([sys.executable, SCRIPTS / "make_memory_doc.py", "--check", BINARY], capture_output=True, text=True,
                           check=False)
     assert done.returncode == 0, done.stderr

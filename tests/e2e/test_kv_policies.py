@@ -639,6 +639,38 @@ def test_a_bad_budget_is_refused_by_name(server, policy, parameter):
     assert parameter in reply.error["message"]
 
 
+# ---- which answers are those of full ----
+
+SHORT = {"max_tokens": 24, "ignore_eos": True, "temperature": 0, "logprobs": 0, "prefill": "dense", "return_token_ids": True}
+
+
+def scored(server, policy):
+    """Tokens and log-probabilities of an answer behind the prompt, under a salt of its own."""
+    choice = server.complete(PROMPT, kv_policy=policy, cache_salt=json.dumps(policy), **SHORT)["choices"][0]
+    return choice["token_ids"], choice["logprobs"]["token_logprobs"]
+
+
+@pytest.mark.parametrize("policy,is_rounded", [
+    ({"type": "offload"}, False), ({"type": "streaming", "positions": "text"}, False), ({"type": "heavy_hitter"}, False),
+    ({"type": "heavy_hitter", "prompt": "whole", "score": "window"}, False), ({"type": "streaming"}, True),
+    ({"type": "heavy_hitter", "positions": "cache"}, True),
+    ({"type": "full", "layers": [{"first": 0, "last": 1, "kv_policy": {"type": "streaming"}}]}, False)], ids=str)
+def test_short_texts_are_those_of_full(trained, policy, is_rounded):
+    """The table of docs/kv-policies.md: a text within the budget, or too short for a selection."""
+    ids, expected = scored(trained, FULL)
+    got_ids, got = scored(trained, policy)
+    if DEVICE == "cpu":
+        assert got_ids == ids and max(abs(a - b) for a, b in zip(expected, got)) <= (1e-4 if is_rounded else 0)
+    else:  # a near tie may turn a later token
+        assert abs(expected[0] - got[0]) < SAME_TOKEN
+
+
+@pytest.mark.parametrize("policy", [STREAMING, HEAVY, NOT_MOVED], ids=["streaming", "heavy_hitter", "offload"])
+def test_longer_texts_are_not_those_of_full(trained, policy):
+    """What the comparison above must be able to see."""
+    assert scored(trained, policy)[1] != scored(trained, FULL)[1]
+
+
 # ---- the server's settings ----
 
 
