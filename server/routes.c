@@ -270,10 +270,15 @@ static const struct route *find_route(const struct http_exchange *exchange) {
     return route ? route : first;
 }
 
-const char *routes_name(const char *path) {
-    const struct route *route = find_path(path);
-    if (!route) return NULL;
-    return route->shown ? route->shown : route->path;
+/* A path has its methods, HEAD and others; without a route it has those that counters.c knows. */
+_Static_assert(3 * N_ROUTES + 8 <= COUNTERS_MAX_HANDLERS, "answers of all routes are counted");
+
+const char *routes_name(const char *path, const char **method) {
+    const struct route *first = find_path(path), *route = first;
+    if (!first) return NULL;
+    while (route && !method_fits(route, *method)) route = next_method(route);
+    if (!route) *method = "other";
+    return first->shown ? first->shown : first->path;
 }
 
 static bool is_open(const struct server *server, const struct route *route) {

@@ -38,8 +38,10 @@ struct route {
  * key cannot make the server hold 64 MB.  This and routes_handle() are the transport's callbacks;
  * ctx is the struct server. */
 bool routes_admit(struct http_exchange *exchange, void *ctx);
-/* Returns the path of the route that answers, as it is written for people; NULL: there is none. */
-const char *routes_name(const char *path);
+/* Returns the path of the route that answers, as it is written for people; NULL: there is none.
+ * *method: becomes "other" if the route has no such method, so that clients cannot make up rows of
+ * the table that counts answers (counters.h). */
+const char *routes_name(const char *path, const char **method);
 void routes_handle(struct http_exchange *exchange, void *ctx);
 
 #endif

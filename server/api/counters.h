@@ -9,7 +9,7 @@
 #include "engine/base/histogram.h"
 #include "engine/request/prefill_choice.h"
 
-enum { COUNTERS_N_CLASSES = 6, COUNTERS_MAX_HANDLERS = 96 };
+enum { COUNTERS_N_CLASSES = 6, COUNTERS_MAX_HANDLERS = 128 };
 
 /* Answers of one route to one method.  Both strings are constants. */
 struct handler_counters {

@@ -18,8 +18,9 @@ static void note(struct server *server, enum log_level level, const char *reques
     char quoted_method[METHOD_BYTES], quoted_path[PATH_BYTES];
     log_quote(quoted_method, sizeof(quoted_method), method);
     log_quote(quoted_path, sizeof(quoted_path), path);
-    counters_count_answer(&server->counters, server->route_of ? server->route_of(path) : NULL,
-                          method, status, seconds);
+    const char *counted = method,
+               *route = server->route_of ? server->route_of(path, &counted) : NULL;
+    counters_count_answer(&server->counters, route, counted, status, seconds);
     if (seconds < 0) {
         log_event(level, "request id=%s method=%s path=%s status=%u", request_id, quoted_method,
                   quoted_path, status);

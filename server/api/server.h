@@ -46,9 +46,9 @@ struct server {
     uint64_t deadline_s; /* that a completion may take; 0: any time */
     int64_t created;     /* Unix time the model was loaded */
     bool open_metrics;   /* /metrics needs no key, either */
-    /* Returns the route that answers the path, a constant; NULL: none does.  Itself NULL: answers
-     * are not counted by route. */
-    const char *(*route_of)(const char *path);
+    /* Returns the route that answers the path, a constant; NULL: none does.  *method: becomes
+     * "other" if the route does not have it.  Itself NULL: answers are not counted by route. */
+    const char *(*route_of)(const char *path, const char **method);
     struct cache_setting cache;
     struct throughput throughput;
     struct otlp *otlp; /* takes spans of completions; NULL: there is none */

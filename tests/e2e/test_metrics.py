@@ -338,3 +338,19 @@ def test_the_documents_name_metrics_that_there_are(server):
              for name in re.findall(r"`(quire_[a-z_]+)`", page.read_text()) if not OF_SOME.match(name)}
     assert named - there == set() and len(named) > 40
     assert {name for name in there if name.startswith("quire_responses")} <= named
+
+
+def test_no_client_fills_the_table_of_routes(serve, small_model):
+    """Requests of every method to every route, none of which has a key, leave a row for those that have."""
+    server = serve(model=small_model, env={"QUIRE_API_KEY": "k"})
+    with_key = {"Authorization": "Bearer k"}
+    paths = [path.replace("{id}", "x") for path in server.get("/openapi.json", headers=with_key).json()["paths"]]
+    for method in ("PUT", "PATCH", "DELETE", "OPTIONS", "BREW", "HEAD", "GET"):
+        for path in (*paths, "/nowhere"):
+            server.request(method, path)
+    assert server.post("/v1/completions/render", {"prompt": "a"}, headers=with_key).status == 200
+    server.post("/v1/completions", {"prompt": "a", "max_tokens": 1}, headers=with_key)
+    counted = {(labels["handler"], labels["method"], labels["status"])
+               for _, labels, _ in scrape(server)["http_requests_total"].samples}
+    assert {("/v1/completions", "POST", "2xx"), ("/v1/completions/render", "POST", "2xx"),
+            ("/v1/responses/{id}", "DELETE", "4xx"), ("none", "other", "4xx")} <= counted
