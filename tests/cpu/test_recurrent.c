@@ -4,6 +4,7 @@
 
 #include "engine/device/step.h"
 #include "tests/cpu/cpu_test.h"
+#include "tests/recurrent_args.h"
 #include "tests/recurrent_oracle.h"
 
 enum { N_TEXTS = 3, N_SLOTS = 2 * N_TEXTS, MAX_TOKENS = 90 };
@@ -29,7 +30,7 @@ struct layer {
     uint32_t n_inputs, n_channels, n_values, n_rows;
     float *qkv, *z, *b, *a; /* [n_rows] of n_inputs, n_values and twice n_v_heads */
     float *taps, *rates, *dt_bias, *norm, *skip, *biases;
-    struct weight conv, w_rates, w_dt_bias, w_norm, w_skip, w_biases[3];
+    struct recurrent_weights weights;
 };
 
 static void make_layer(struct layer *l, const struct recurrent_shape *shape) {
@@ -50,17 +51,18 @@ static void make_layer(struct layer *l, const struct recurrent_shape *shape) {
     l->biases = random_floats(l->n_channels);
     for (uint32_t h = 0; h < shape->n_v_heads; h++) /* slow enough to remember */
         l->rates[h] = -expf(l->rates[h] - 3);
-    l->conv = weight_plain(l->taps, ELEMENT_F32, 1, shape->width);
-    l->conv.n_stacked = l->n_channels;
-    l->w_rates = weight_plain(l->rates, ELEMENT_F32, 1, shape->n_v_heads);
-    l->w_dt_bias = weight_plain(l->dt_bias, ELEMENT_F32, 1, shape->n_v_heads);
-    l->w_norm = weight_plain(l->norm, ELEMENT_F32, 1, shape->v_dim);
-    l->w_skip = weight_plain(l->skip, ELEMENT_F32, 1, shape->n_v_heads);
+    struct recurrent_weights *w = &l->weights;
+    w->conv = weight_plain(l->taps, ELEMENT_F32, 1, shape->width);
+    recurrent_stack_conv(&w->conv, l->n_channels);
+    w->rates = weight_plain(l->rates, ELEMENT_F32, 1, shape->n_v_heads);
+    w->dt_bias = weight_plain(l->dt_bias, ELEMENT_F32, 1, shape->n_v_heads);
+    w->norm = weight_plain(l->norm, ELEMENT_F32, 1, shape->v_dim);
+    w->skip = weight_plain(l->skip, ELEMENT_F32, 1, shape->n_v_heads);
     const uint32_t n_keys = shape->n_k_heads * shape->k_dim,
                    widths[] = {l->n_values, n_keys, n_keys};
     const float *biases = l->biases;
     for (size_t i = 0; i < COUNT(widths); biases += widths[i++])
-        l->w_biases[i] = weight_plain(biases, ELEMENT_F32, 1, widths[i]);
+        w->biases[i] = weight_plain(biases, ELEMENT_F32, 1, widths[i]);
 }
 
 static void free_layer(struct layer *l) {
@@ -174,7 +176,7 @@ static void step(struct backend *be, const struct layer *l, struct run *run, con
                                                 .state = run->slots[i]};
         step.n_rows += n[i];
     }
-    const uint32_t stride = l->n_inputs + 3, n_gates = l->n_values + 2 * s->n_v_heads;
+    const uint32_t stride = l->n_inputs + 3, n_gates = recurrent_gates_width(s);
     float *qkv = random_floats((size_t)step.n_rows * stride),
           *gates = random_floats((size_t)step.n_rows * n_gates),
           *out = random_floats((size_t)step.n_rows * l->n_values);
@@ -190,25 +192,14 @@ static void step(struct backend *be, const struct layer *l, struct run *run, con
         }
     void *workspace =
         aligned_alloc(64, round_up(be->ops->recurrent->workspace(be, s, step.n_rows), 64));
-    const struct recurrent_args args = {
-        .qkv = qkv,
-        .qkv_stride = stride,
-        .z = gates,
-        .b = gates + l->n_values,
-        .a = gates + l->n_values + s->n_v_heads,
-        .gates_stride = n_gates,
-        .conv = &l->conv,
-        .rates = &l->w_rates,
-        .dt_bias = &l->w_dt_bias,
-        .norm = &l->w_norm,
-        .skip = &l->w_skip,
-        .conv_biases = {&l->w_biases[0], &l->w_biases[1], &l->w_biases[2]},
-        .eps = 1e-5F,
-        .states = &run->states,
-        .layer = layer,
-        .n_rows = step.n_rows,
-        .workspace = workspace,
-        .out = out};
+    const struct recurrent_rows rows = {.qkv = qkv,
+                                        .qkv_stride = stride,
+                                        .gates = gates,
+                                        .element = ELEMENT_F32,
+                                        .n_rows = step.n_rows,
+                                        .workspace = workspace,
+                                        .out = out};
+    const struct recurrent_args args = recurrent_args_of(&l->weights, &rows, &run->states, layer);
     assert_int_equal(be->ops->step_begin(be, &step, &err), 0);
     assert_int_equal(be->ops->recurrent->run(be, &args, &err), 0);
     for (uint32_t i = 0, row = 0; i < N_TEXTS; row += lengths[i++])

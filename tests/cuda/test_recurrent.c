@@ -10,6 +10,7 @@
 #include "engine/device/host_pool.h"
 #include "engine/device/recurrent.h"
 #include "engine/device/step.h"
+#include "tests/recurrent_args.h"
 
 enum { N_SEQS = 4, N_SLOTS = 2 * N_SEQS, N_STEPS = 3 };
 
@@ -38,9 +39,9 @@ static const struct recurrent_shape shapes[] = {
 /* The rows of each sequence in each step; sequences with one row decode, and come first. */
 static const uint32_t lengths[N_STEPS][N_SEQS] = {{1, 3, 70, 200}, {1, 1, 64, 5}, {1, 1, 1, 129}};
 
-/* A layer's weights on one backend. */
+/* A layer on one backend. */
 struct layer {
-    struct weight conv, rates, dt_bias, norm, skip, biases[3];
+    struct recurrent_weights weights;
     struct state_pool states;
 };
 
@@ -68,10 +69,6 @@ static uint32_t rows_of(uint32_t step) {
     return n;
 }
 
-static uint32_t gates_width(const struct recurrent_shape *s) {
-    return s->n_v_heads * (s->v_dim + 2);
-}
-
 static void make_values(struct values *v, const struct recurrent_shape *s) {
     const uint32_t n_channels = recurrent_n_channels(s);
     v->conv = random_bf16((size_t)n_channels * s->width, 1);
@@ -83,7 +80,7 @@ static void make_values(struct values *v, const struct recurrent_shape *s) {
     for (uint32_t h = 0; h < s->n_v_heads; h++) v->rates[h] = -expf(v->rates[h] - 3);
     for (uint32_t i = 0; i < N_STEPS; i++) {
         v->qkv[i] = random_bf16((size_t)rows_of(i) * recurrent_n_inputs(s), 2);
-        v->gates[i] = random_bf16((size_t)rows_of(i) * gates_width(s), 2);
+        v->gates[i] = random_bf16((size_t)rows_of(i) * recurrent_gates_width(s), 2);
     }
 }
 
@@ -113,7 +110,7 @@ static struct step step_of(uint32_t i, struct step_seq *seqs) {
 static void run_step(struct backend *be, struct layer *l, const struct values *v, uint32_t i,
                      float *out) {
     const struct recurrent_shape *s = &l->states.shape;
-    const uint32_t n_values = s->n_v_heads * s->v_dim, width = gates_width(s);
+    const uint32_t n_values = s->n_v_heads * s->v_dim, width = recurrent_gates_width(s);
     const enum element element = be == gpu ? ELEMENT_BF16 : ELEMENT_F32;
     struct step_seq seqs[N_SEQS];
     const struct step step = step_of(i, seqs);
@@ -129,26 +126,15 @@ static void run_step(struct backend *be, struct layer *l, const struct values *v
                               : converted(from[k], sizes[k], element);
     memory[2] = be == gpu ? gpu_poison(n_out, element) : calloc(n_out, sizeof(float));
     memory[3] = be == gpu ? gpu_alloc(n_bytes) : aligned_alloc(64, round_up(n_bytes, 64));
-    const char *gates = memory[1];
-    const struct recurrent_args args = {
-        .qkv = memory[0],
-        .qkv_stride = recurrent_n_inputs(s),
-        .z = gates,
-        .b = gates + element_bytes(element, n_values),
-        .a = gates + element_bytes(element, n_values + s->n_v_heads),
-        .gates_stride = width,
-        .conv = &l->conv,
-        .rates = &l->rates,
-        .dt_bias = &l->dt_bias,
-        .norm = &l->norm,
-        .skip = &l->skip,
-        .conv_biases = {&l->biases[0], &l->biases[1], &l->biases[2]},
-        .eps = 1e-5F,
-        .states = &l->states,
-        .layer = s->n_layers - 1,
-        .n_rows = step.n_rows,
-        .workspace = memory[3],
-        .out = memory[2]};
+    const struct recurrent_rows rows = {.qkv = memory[0],
+                                        .qkv_stride = recurrent_n_inputs(s),
+                                        .gates = memory[1],
+                                        .element = element,
+                                        .n_rows = step.n_rows,
+                                        .workspace = memory[3],
+                                        .out = memory[2]};
+    const struct recurrent_args args =
+        recurrent_args_of(&l->weights, &rows, &l->states, s->n_layers - 1);
     must(be->ops->step_begin(be, &step, &err), &err);
     must(be->ops->recurrent->run(be, &args, &err), &err);
     if (be == gpu) gpu_read(out, memory[2], n_out, element);
@@ -181,28 +167,28 @@ static void run_steps(struct backend *be, const struct recurrent_shape *s, const
                       bool moves, float *out[N_STEPS]) {
     const enum element element = be == gpu ? ELEMENT_BF16 : ELEMENT_F32;
     const uint32_t n_channels = recurrent_n_channels(s);
-    struct layer l = {.conv = plain(be, v->conv, element, n_channels, s->width),
-                      .rates = plain(be, v->rates, ELEMENT_F32, 1, s->n_v_heads),
-                      .dt_bias = plain(be, v->dt_bias, element, 1, s->n_v_heads),
-                      .norm = plain(be, v->norm, element, 1, s->v_dim),
-                      .skip = plain(be, v->skip, element, 1, s->n_v_heads),
+    struct layer l = {.weights = {.conv = plain(be, v->conv, element, n_channels, s->width),
+                                  .rates = plain(be, v->rates, ELEMENT_F32, 1, s->n_v_heads),
+                                  .dt_bias = plain(be, v->dt_bias, element, 1, s->n_v_heads),
+                                  .norm = plain(be, v->norm, element, 1, s->v_dim),
+                                  .skip = plain(be, v->skip, element, 1, s->n_v_heads)},
                       .states = state_pool_of(s, be->act_dtype, N_SLOTS)};
-    l.conv.n_stacked = n_channels;
-    l.conv.rows = 1;
+    struct recurrent_weights *w = &l.weights;
+    recurrent_stack_conv(&w->conv, n_channels);
     const uint32_t n_keys = s->n_k_heads * s->k_dim,
                    widths[] = {s->n_v_heads * s->v_dim, n_keys, n_keys};
     const float *biases = v->biases;
     for (int i = 0; s->kind == RECURRENT_MAMBA && i < 3; biases += widths[i++])
-        l.biases[i] = plain(be, (float *)biases, element, 1, widths[i]);
+        w->biases[i] = plain(be, (float *)biases, element, 1, widths[i]);
     const size_t bytes = N_SLOTS * l.states.slot_bytes;
     l.states.base = be == gpu ? gpu_poison(bytes / sizeof(float), ELEMENT_F32) : malloc(bytes);
     for (uint32_t i = 0; i < N_STEPS; i++) {
         run_step(be, &l, v, i, out[i]);
         if (moves) move_states(be, &l.states);
     }
-    const void *owned[] = {l.conv.data,      l.rates.data,     l.dt_bias.data,
-                           l.norm.data,      l.skip.data,      l.biases[0].data,
-                           l.biases[1].data, l.biases[2].data, l.states.base};
+    const void *owned[] = {w->conv.data,      w->rates.data,     w->dt_bias.data,
+                           w->norm.data,      w->skip.data,      w->biases[0].data,
+                           w->biases[1].data, w->biases[2].data, l.states.base};
     for (size_t i = 0; i < COUNT(owned); i++) release(be, owned[i]);
 }
 
