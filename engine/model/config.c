@@ -455,12 +455,14 @@ const char *model_without_slices(const struct model_config *c) {
 uint32_t model_attending_layer(const struct model_config *c, uint32_t number) {
     uint32_t layer = 0;
     assert(number < c->n_attention);
-    while (c->layers[layer].is_recurrent || c->layers[layer].number != number) layer++;
+    while (c->layers[layer].mixer != MIXER_ATTENTION || c->layers[layer].number != number) layer++;
     return layer;
 }
 
 bool model_ends_recurrent(const struct model_config *c) {
-    return c->layers[c->n_layers - 1].is_recurrent;
+    uint32_t i = c->n_layers - 1;
+    while (i > 0 && c->layers[i].mixer == MIXER_NONE) i--;
+    return c->layers[i].mixer == MIXER_RECURRENT;
 }
 
 /* Gives the layers their KV heads, once it is known which have a window. */

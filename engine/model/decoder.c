@@ -236,16 +236,24 @@ static int finish_layer(struct decoder *d, uint32_t layer, struct row_range rows
                             err);
 }
 
+/* Runs what mixes the rows of a layer's texts. */
+static int run_mixer(struct decoder *d, uint32_t layer, struct row_range rows, struct error *err) {
+    switch (d->model->config.layers[layer].mixer) {
+    case MIXER_ATTENTION: return decoder_layer_attention(d, layer, rows, err);
+    case MIXER_RECURRENT: return recurrent_layer_run(d, layer, rows, err);
+    case MIXER_NONE: break;
+    }
+    return 0;
+}
+
 /* Runs the layers that the step needs, the last one only as far as its attention. */
 static int run_layers(struct decoder *d, uint32_t n_rows, struct error *err) {
-    const struct model_config *c = &d->model->config;
     const uint32_t n_layers = d->n_run;
     const struct row_range rows = row_share_range(d, d->x, d->qkv, n_rows);
     int rc = run_embed(d, d->x, err);
     if (!rc) rc = layer_inputs_make(d, rows, err);
     for (uint32_t layer = 0; layer < n_layers && !rc; layer++) {
-        rc = c->layers[layer].is_recurrent ? recurrent_layer_run(d, layer, rows, err)
-                                           : decoder_layer_attention(d, layer, rows, err);
+        rc = run_mixer(d, layer, rows, err);
         if (!rc && layer + 1 < n_layers) rc = finish_layer(d, layer, rows, err);
     }
     return rc;
@@ -296,6 +304,7 @@ static int gather_attention(struct decoder *d, uint32_t n, struct error *err) {
     const uint32_t layer = c->n_layers - 1;
     const bool joins = row_share_widening(c) > 1;
     void *own = joins ? d->products : d->last_attn; /* which is free behind the last layer */
+    if (c->layers[layer].mixer == MIXER_NONE) return 0;
     const int rc = gather(d, d->attn, own, n, mixer_attn_width(c, layer), err);
     return rc || !joins ? rc : row_share_all_heads(d, layer, own, d->last_attn, n, err);
 }
@@ -597,12 +606,12 @@ static int leave_layer(struct decoder *d, uint32_t layer, struct row_range rows,
 }
 
 /* Runs what the rows need before they enter the slice's layer: the rest of the layer before that,
- * and recurrent ones in between.  q, k and v of those do not outlive the slice, so they need no
- * space among those of a long prompt. */
+ * and others that do not attend in between.  q, k and v of those do not outlive the slice, so they
+ * need no space among those of a long prompt. */
 static int approach(struct decoder *d, const struct layer_slice *slice, struct row_range rows,
                     struct error *err) {
     const struct model_config *c = &d->model->config;
-    const struct row_range recurrent = {rows.x, d->qkv, rows.n, rows.own};
+    const struct row_range other = {rows.x, d->qkv, rows.n, rows.own};
     uint32_t layer = 0;
     int rc = slice->layer == 0 ? run_embed(d, rows.x, err) : 0;
     if (slice->layer > 0) {
@@ -611,8 +620,8 @@ static int approach(struct decoder *d, const struct layer_slice *slice, struct r
         if (!rc) rc = leave_layer(d, layer, rows, err);
         layer++;
     }
-    for (; layer < c->n_layers && c->layers[layer].is_recurrent && !rc; layer++) {
-        rc = recurrent_layer_run(d, layer, recurrent, err);
+    for (; layer < c->n_layers && c->layers[layer].mixer != MIXER_ATTENTION && !rc; layer++) {
+        rc = run_mixer(d, layer, other, err);
         if (!rc) rc = leave_layer(d, layer, rows, err);
     }
     return rc;

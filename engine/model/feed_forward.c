@@ -180,7 +180,8 @@ static const struct {
 } kinds[] = {[FFN_GATED] = {run_gated, NULL, 2, 1, 3},
              [FFN_PLAIN] = {run_plain, NULL, 0, 1, 2},
              [FFN_EXPERTS] = {NULL, run_experts, 0, 0, 3},
-             [FFN_BOTH] = {NULL, run_both, 2, 1, 3}};
+             [FFN_BOTH] = {NULL, run_both, 2, 1, 3},
+             [FFN_NONE] = {NULL, NULL, 0, 0, 0}};
 
 struct ffn_widths feed_forward_widths(const struct model_config *c) {
     struct ffn_widths most = {0};
@@ -235,6 +236,7 @@ static int run(struct decoder *d, uint32_t layer, void *x, uint32_t n_rows, stru
     const enum ffn_kind kind = d->model->config.layers[layer].kind;
     struct residual_input input;
     if (kinds[kind].run_all) return kinds[kind].run_all(d, layer, x, n_rows, err);
+    if (!kinds[kind].run_hidden) return 0;
     const int rc = residual_norm(d, x, n_rows, &w->ffn_norm, &w->ffn_norm_bias, &input, err);
     return rc ? rc : kinds[kind].run_hidden(d, layer, &input, n_rows, err);
 }
@@ -264,14 +266,16 @@ static int run_halves(struct decoder *d, uint32_t layer, void *attn_out, void *x
                       struct error *err) {
     const struct layer_weights *w = &d->model->layers[layer];
     const bool parallel = d->model->config.parallel;
-    const bool has_down = !kinds[d->model->config.layers[layer].kind].run_all;
+    const struct layer_shape *shape = &d->model->config.layers[layer];
+    const bool has_down = kinds[shape->kind].run_hidden;
     const struct residual_term terms[] = {{attn_out, &w->o, &w->o_bias},
                                           {d->ffn, &w->down, &w->down_bias}};
     /* A parallel block reads x as attention did, before attention is added. */
     const bool at_once = parallel && has_down && !d->model->config.post_norms;
     int rc = gate_attention(d, layer, attn_out, x, n_rows, err);
     if (!rc && parallel) rc = run(d, layer, x, n_rows, err);
-    if (!rc) rc = residual_add(d, terms, at_once ? 2 : 1, &w->attn_post_norm, 0, x, n_rows, err);
+    if (!rc && shape->mixer != MIXER_NONE)
+        rc = residual_add(d, terms, at_once ? 2 : 1, &w->attn_post_norm, 0, x, n_rows, err);
     if (!rc && !parallel) rc = run(d, layer, x, n_rows, err);
     if (rc || at_once || !has_down) return rc;
     return residual_add(d, &terms[1], 1, &w->ffn_post_norm, ffn_scale_of(d, layer), x, n_rows, err);

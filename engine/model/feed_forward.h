@@ -20,15 +20,23 @@ enum ffn_kind {
     FFN_GATED,   /* down(gate(x) * up(x)), with model_config.gate of gate(x) */
     FFN_PLAIN,   /* down(up(x)), with model_config.act of up(x) */
     FFN_EXPERTS, /* several of FFN_GATED, of which each row uses some (experts.h) */
-    FFN_BOTH     /* FFN_GATED and FFN_EXPERTS, each with norms of its own; their sum is normed */
+    FFN_BOTH,    /* FFN_GATED and FFN_EXPERTS, each with norms of its own; their sum is normed */
+    FFN_NONE     /* the layer is its mixer alone */
+};
+
+/* What mixes the rows of a text in a layer. */
+enum mixer_kind {
+    MIXER_ATTENTION,
+    MIXER_RECURRENT, /* a recurrent state (recurrent_layer.h) */
+    MIXER_NONE       /* nothing: the layer is its feed-forward part alone */
 };
 
 /* What the layers of a model may differ in; but all with experts are of one shape, as are all
  * that are recurrent (model_config.recurrent). */
 struct layer_shape {
-    bool is_recurrent; /* it has a recurrent state in place of attention (recurrent_layer.h) */
+    enum mixer_kind mixer;
     /* Its number among the recurrent layers, or among those that attend.  A step and the KV cache
-     * know the latter alone, by these numbers. */
+     * know the latter alone, by these numbers.  Without a mixer: 0. */
     uint32_t number;
     /* It has no keys and values, but those of an earlier layer, whose number it has
      * (shared_keys.h). */

@@ -131,16 +131,17 @@ static bool has(const struct gguf_files *files, uint32_t layer, const char *name
 }
 
 /* Returns the first layer that is recurrent, or that is not; n_layers: there is none. */
-static uint32_t first_layer(const struct model_config *c, bool is_recurrent) {
+static uint32_t first_layer(const struct model_config *c, enum mixer_kind mixer) {
     uint32_t i = 0;
-    while (i < c->n_layers && c->layers[i].is_recurrent != is_recurrent) i++;
+    while (i < c->n_layers && c->layers[i].mixer != mixer) i++;
     return i;
 }
 
 /* Takes from the first layers what the others must have, too. */
 static void apply(struct model_config *c, const struct gguf_files *files,
                   const struct gguf_architecture *architecture) {
-    const uint32_t attends = first_layer(c, false), recurs = first_layer(c, true);
+    const uint32_t attends = first_layer(c, MIXER_ATTENTION),
+                   recurs = first_layer(c, MIXER_RECURRENT);
     struct recurrent_shape *recurrent = &c->recurrent;
     c->tensors = gguf_layout_tensors(c);
     c->norms_from_one = false;

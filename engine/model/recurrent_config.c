@@ -55,7 +55,8 @@ static int read_delta(const struct config_reader *r, struct model_config *c,
 static int place_by_interval(const struct config_reader *r, struct model_config *c) {
     uint32_t interval = USUAL_INTERVAL;
     const int rc = config_read_count(r, r->root, "full_attention_interval", MAX_LAYERS, &interval);
-    for (uint32_t i = 0; i < c->n_layers; i++) c->layers[i].is_recurrent = (i + 1) % interval != 0;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->layers[i].mixer = (i + 1) % interval == 0 ? MIXER_ATTENTION : MIXER_RECURRENT;
     return rc;
 }
 
@@ -79,13 +80,13 @@ static int place_others(const struct config_reader *r, struct model_config *c) {
     const json_t *list = config_get(r->root, key);
     if (!json_is_array(list))
         return config_refuse(r, ERR_INVALID, key, "is no list, and 'layer_types' is missing");
-    for (uint32_t i = 0; i < c->n_layers; i++) c->layers[i].is_recurrent = true;
+    for (uint32_t i = 0; i < c->n_layers; i++) c->layers[i].mixer = MIXER_RECURRENT;
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *layer = json_array_get(list, i);
         if (!json_is_integer(layer) || json_integer_value(layer) < 0 ||
             json_integer_value(layer) >= c->n_layers)
             return config_refuse(r, ERR_INVALID, key, "has an element that is no layer");
-        c->layers[json_integer_value(layer)].is_recurrent = false;
+        c->layers[json_integer_value(layer)].mixer = MIXER_ATTENTION;
     }
     return 0;
 }
@@ -121,9 +122,9 @@ static int place_types(const struct config_reader *r, const json_t *types,
         return config_refuse(r, ERR_INVALID, key, "is not a list of one for each layer");
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const char *type = json_string_value(json_array_get(types, i));
-        c->layers[i].is_recurrent = is_type(type, family->type, family->other_type);
-        if (c->layers[i].is_recurrent || is_type(type, "full_attention", family->other_attention))
-            continue;
+        const bool recurs = is_type(type, family->type, family->other_type);
+        c->layers[i].mixer = recurs ? MIXER_RECURRENT : MIXER_ATTENTION;
+        if (recurs || is_type(type, "full_attention", family->other_attention)) continue;
         snprintf(why, sizeof(why), "has a layer that is not full_attention or %s", family->type);
         return config_refuse(r, ERR_UNSUPPORTED, key, why);
     }
@@ -139,9 +140,11 @@ int recurrent_config_read(const struct config_reader *r, enum family_recurrent r
         rc = family->read_shape(r, c, &c->recurrent);
         if (!rc) rc = types ? place_types(r, types, family, c) : family->place(r, c);
     }
-    for (uint32_t i = 0; i < c->n_layers && !rc; i++)
-        c->layers[i].number =
-            c->layers[i].is_recurrent ? c->recurrent.n_layers++ : c->n_attention++;
+    for (uint32_t i = 0; i < c->n_layers && !rc; i++) {
+        uint32_t *const counts[] = {
+            [MIXER_ATTENTION] = &c->n_attention, [MIXER_RECURRENT] = &c->recurrent.n_layers};
+        if (c->layers[i].mixer != MIXER_NONE) c->layers[i].number = (*counts[c->layers[i].mixer])++;
+    }
     if (rc || c->n_attention > 0) return rc;
     return config_refuse(r, ERR_UNSUPPORTED, "layer_types", "has no layer of full_attention");
 }

@@ -23,7 +23,8 @@ struct mixer_widths mixer_widths(const struct model_config *c) {
 
 uint32_t mixer_attn_width(const struct model_config *c, uint32_t layer) {
     const struct layer_shape *shape = &c->layers[layer];
-    return shape->is_recurrent ? n_values(&c->recurrent) : c->n_heads * shape->kv.head_dim;
+    return shape->mixer == MIXER_RECURRENT ? n_values(&c->recurrent)
+                                           : c->n_heads * shape->kv.head_dim;
 }
 
 /* Computes up to three products of the layer's input, side by side in the rows of `out`, of weights

@@ -41,8 +41,8 @@ int shared_keys_place(const struct config_reader *r, struct model_config *c) {
     c->n_attention -= c->n_kv_shared;
     for (uint32_t i = 0; i < c->n_layers; i++) {
         uint32_t later = i + 1;
-        while (later < c->n_layers &&
-               (c->layers[later].is_recurrent || c->layers[later].number != c->layers[i].number))
+        while (later < c->n_layers && (c->layers[later].mixer != MIXER_ATTENTION ||
+                                       c->layers[later].number != c->layers[i].number))
             later++;
         c->layers[i].is_last_reader = later == c->n_layers;
     }

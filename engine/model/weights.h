@@ -83,7 +83,7 @@ enum weight_side {
 #define TRAIT_SHARED_GATE TRAIT(21)
 #define TRAIT_ROUTER_BIAS TRAIT(22)
 #define TRAIT_CHOICE_BIAS TRAIT(23)
-#define TRAIT_RECURRENT TRAIT(24)
+#define TRAIT_NO_ATTENTION TRAIT(24)
 #define TRAIT_RECURRENT_BY_GROUP TRAIT(25)
 #define TRAIT_OUTPUT_GATE TRAIT(26)
 #define TRAIT_K_IS_V TRAIT(27)
@@ -98,6 +98,8 @@ enum weight_side {
 #define TRAIT_MAMBA TRAIT(36)
 #define TRAIT_CONV_BIAS TRAIT(37)
 #define TRAIT_FUSED_SHARED TRAIT(38)
+#define TRAIT_NO_MIXER TRAIT(39) /* MIXER_NONE */
+#define TRAIT_NO_FFN TRAIT(40)   /* FFN_NONE */
 
 struct weight_rule {
     const char *name;      /* '#' stands for the layer's number, '@' for the expert's */

@@ -488,7 +488,8 @@ TEST(gemma4_is_refused_by_the_key_that_differs) {
 
 TEST(granites_hybrids_have_mamba_layers) {
     struct model_config c = parsed(GRANITE_HYBRID MAMBA ",\"residual_multiplier\":0.5}");
-    assert_true(c.recurrent.n_layers == 1 && c.n_attention == 1 && c.layers[0].is_recurrent);
+    assert_true(c.recurrent.n_layers == 1 && c.n_attention == 1 &&
+                c.layers[0].mixer == MIXER_RECURRENT);
     assert_true(c.recurrent.kind == RECURRENT_MAMBA && c.recurrent.n_k_heads == 1);
     assert_true(c.recurrent.n_v_heads == 8 && c.recurrent.v_dim == 16 && c.recurrent.k_dim == 256);
     assert_true(c.recurrent.dt_least == 0 && isinf(c.recurrent.dt_most) && c.conv_bias);
