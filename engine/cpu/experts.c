@@ -14,6 +14,7 @@
 #include "engine/base/sizes.h"
 #include "engine/cpu/backend.h"
 #include "engine/cpu/products.h"
+#include "engine/device/activation.h"
 #include "engine/device/experts.h"
 
 enum { MOST_BYTES = 64 << 20, MIN_PASS_ROWS = 16, MAX_PASS_ROWS = 1024, TASK_ROWS = 16 };
@@ -116,7 +117,7 @@ static void sort(struct pass *p, uint32_t n_experts) {
         for (uint32_t rank = 0; rank < n_used; rank++)
             put(p, row, rank, p->counts[chosen[row * n_used + rank]]++);
     p->shared.first_row = p->routed.n_rows;
-    if (!p->args->shared.gate) return;
+    if (!p->args->shared.up) return;
     append(p, &p->shared, 0, p->n_rows);
     for (uint32_t row = 0; row < p->n_rows; row++) put(p, row, n_used, p->shared.first_row + row);
 }
@@ -158,17 +159,27 @@ static void clamp(const struct expert_gate *gate, float *g, float *u, uint32_t n
     }
 }
 
+/* Makes of gate and up, which follow each other, the input of down. */
+static void gate_row(const struct pass *p, const struct side *side, float *gate_up, float *out) {
+    const struct expert_gate *gate = &p->args->gate;
+    const uint32_t dim = side->ffn_dim;
+    float *up = gate_up + dim;
+    if (!side->matrices->gate) {
+        memcpy(out, up, dim * sizeof(*out));
+        p->cpu->kernels->activate(out, dim, ACT_RELU2);
+        return;
+    }
+    if (gate->most > 0) clamp(gate, gate_up, up, dim);
+    p->cpu->kernels->gate_mul(out, gate_up, up, dim, gate->kind);
+}
+
 static const float *gated_rows(void *ctx, uint32_t first, uint32_t *n, float *memory) {
     const struct side_input *in = ctx;
-    const struct pass *p = in->pass;
-    const struct expert_gate *gate = &p->args->gate;
-    const uint32_t dim = in->side->ffn_dim;
-    *n = n_there(p->order + in->side->first_row + first);
-    for (uint32_t i = 0; i < *n; i++) {
-        float *g = in->side->gate_up + 2 * (size_t)(first + i) * dim;
-        if (gate->most > 0) clamp(gate, g, g + dim, dim);
-        p->cpu->kernels->gate_mul(memory + (size_t)i * dim, g, g + dim, dim, gate->kind);
-    }
+    const struct side *side = in->side;
+    const size_t dim = side->ffn_dim;
+    *n = n_there(in->pass->order + side->first_row + first);
+    for (uint32_t i = 0; i < *n; i++)
+        gate_row(in->pass, side, side->gate_up + 2 * (first + i) * dim, memory + i * dim);
     return memory;
 }
 
@@ -186,23 +197,25 @@ static struct product_part part_of(const struct pass *p, const struct side *side
     return part;
 }
 
-/* Computes gate and up of a side's experts.  The two of one expert follow each other if the same
- * kernels read them. */
+/* Computes gate and up of a side's experts, or up alone.  The two of one expert follow each other
+ * if the same kernels read them. */
 static int run_gate_up(struct pass *p, const struct side *side, struct error *err) {
     const struct expert_matrices *m = side->matrices;
     const size_t dim = side->ffn_dim;
-    const bool is_one = weight_same_format(&m->gate->format, &m->up->format);
-    const uint32_t n = side->n_experts, step = is_one ? 2 : 1, up = is_one ? 1 : n;
+    const bool is_one = m->gate && weight_same_format(&m->gate->format, &m->up->format);
+    const uint32_t n = side->n_experts, n_matrices = m->gate ? 2 : 1, step = is_one ? 2 : 1,
+                   up = is_one ? 1 : n * (n_matrices - 1);
     struct side_input ctx = {p, side};
     const struct product_input input = {
         .n_rows = side->n_rows, .n_in = p->dim, .get = gathered_rows, .ctx = &ctx};
     for (uint32_t i = 0; i < n; i++) {
-        p->parts[i * step] =
-            part_of(p, side, &side->experts[i], m->gate, m->gate_bias, side->gate_up, 2 * dim);
+        if (m->gate)
+            p->parts[i * step] =
+                part_of(p, side, &side->experts[i], m->gate, m->gate_bias, side->gate_up, 2 * dim);
         p->parts[i * step + up] =
             part_of(p, side, &side->experts[i], m->up, m->up_bias, side->gate_up + dim, 2 * dim);
     }
-    return products_run(p->cpu, &input, p->parts, 2 * n, false, err);
+    return products_run(p->cpu, &input, p->parts, n_matrices * n, false, err);
 }
 
 static int run_down(struct pass *p, const struct side *side, struct error *err) {
@@ -244,7 +257,7 @@ static int run_side(struct pass *p, const struct side *side, struct error *err) 
 
 static int run_pass(struct pass *p, const struct experts_shape *shape, struct error *err) {
     const struct experts_args *args = p->args;
-    const bool is_shared = args->shared.gate != NULL;
+    const bool is_shared = args->shared.up != NULL;
     p->n_ranks = args->n_used + is_shared;
     p->routed = (struct side){.matrices = &args->routed, .ffn_dim = shape->ffn_dim};
     p->shared = (struct side){.matrices = &args->shared, .ffn_dim = shape->shared_dim};
@@ -260,11 +273,11 @@ static int run_pass(struct pass *p, const struct experts_shape *shape, struct er
 static struct experts_shape shape_of(const struct experts_args *args) {
     return (struct experts_shape){
         .n_rows = args->n_rows,
-        .dim = args->routed.gate->cols,
-        .n_experts = args->routed.gate->n_stacked,
+        .dim = args->routed.up->cols,
+        .n_experts = args->routed.up->n_stacked,
         .n_used = args->n_used,
-        .ffn_dim = args->routed.gate->rows,
-        .shared_dim = args->shared.gate ? args->shared.gate->rows : 0,
+        .ffn_dim = args->routed.up->rows,
+        .shared_dim = args->shared.up ? args->shared.up->rows : 0,
     };
 }
 

@@ -4,6 +4,7 @@
 #include "engine/base/sizes.h"
 #include "engine/cpu/product_tile.h"
 #include "engine/cpu/vec.h"
+#include "engine/device/activation.h"
 #include "engine/device/pages.h"
 
 /* Attention: ATTN_ROWS queries x ATTN_VECS registers. */
@@ -335,6 +336,8 @@ static void activate(float *x, uint32_t n, enum act_kind kind) {
         for (uint32_t i = 0; i < n; i++) x[i] *= 0.5f * (1.0f + erff(x[i] * 0.70710678f));
     else
         for (uint32_t i = 0; i < n; i++) x[i] = x[i] < 0.0f ? 0.0f : x[i];
+    if (kind == ACT_RELU2)
+        for (uint32_t i = 0; i < n; i++) x[i] *= x[i];
 }
 
 /* Returns cap * tanh(x / cap), by tanh(y) = (1 - e) / (1 + e) with e = exp(-2 y).  Computes it for

@@ -68,7 +68,7 @@ int route_norm(struct backend *be, struct route_args *args, struct error *err);
  * gates [n_rows], both f32 in the caller's memory. */
 struct linear_args route_products(const struct route_args *args, float *logits, float *gates);
 
-/* Stacks of [n_out, n_in], or one matrix each; biases may be NULL. */
+/* Stacks of [n_out, n_in], or one each; biases may be NULL, and gate is, too (activation.h). */
 struct expert_matrices {
     const struct weight *gate, *up, *down, *gate_bias, *up_bias, *down_bias;
 };
@@ -85,7 +85,7 @@ struct experts_args {
     uint32_t n_rows, n_used;
     const uint32_t *experts; /* as route() made them */
     const float *shares;
-    struct expert_matrices routed, shared; /* shared.gate NULL: there is no shared expert */
+    struct expert_matrices routed, shared; /* shared.up NULL: there is no shared expert */
     struct expert_gate gate;
     void *workspace;
     void *out;       /* act [n_rows, dim], packed */

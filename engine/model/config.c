@@ -12,6 +12,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/device/activation.h"
 #include "engine/device/backend.h"
 #include "engine/gguf/model_document.h"
 #include "engine/model/config_reader.h"
@@ -94,6 +95,7 @@ static int read_architecture(const struct config_reader *r, struct model_config 
     c->tensors = family->tensors;
     c->head_dim = family->usual_head_dim;
     c->max_position = family->usual_context;
+    if (family->count_layers) c->n_layers = family->count_layers(r);
     return 0;
 }
 
@@ -209,11 +211,9 @@ static int read_activation(const struct config_reader *r, struct model_config *c
     static const struct {
         const char *name;
         enum act_kind act;
-    } known[] = {{"gelu", ACT_GELU},
-                 {"gelu_new", ACT_GELU_TANH},
-                 {"gelu_fast", ACT_GELU_TANH},
-                 {"gelu_pytorch_tanh", ACT_GELU_TANH},
-                 {"relu", ACT_RELU}};
+    } known[] = {{"gelu", ACT_GELU},           {"gelu_new", ACT_GELU_TANH},
+                 {"gelu_fast", ACT_GELU_TANH}, {"gelu_pytorch_tanh", ACT_GELU_TANH},
+                 {"relu", ACT_RELU},           {"relu2", ACT_RELU2}};
     const char *key = key_of(c, "hidden_act");
     const json_t *value = config_get(r->root, key);
     const char *name = json_string_value(value);
@@ -224,7 +224,7 @@ static int read_activation(const struct config_reader *r, struct model_config *c
         return 0;
     }
     return config_refuse(r, ERR_UNSUPPORTED, key,
-                         "is not gelu, gelu_new, gelu_fast, gelu_pytorch_tanh or relu");
+                         "is not gelu, gelu_new, gelu_fast, gelu_pytorch_tanh, relu or relu2");
 }
 
 static int read_gate(const struct config_reader *r, struct model_config *c) {
@@ -459,10 +459,14 @@ uint32_t model_attending_layer(const struct model_config *c, uint32_t number) {
     return layer;
 }
 
+uint32_t model_n_writing(const struct model_config *c) {
+    uint32_t n = shared_keys_n_writing(c);
+    while (c->layers[n - 1].mixer == MIXER_NONE) n--; /* at least one layer attends */
+    return n;
+}
+
 bool model_ends_recurrent(const struct model_config *c) {
-    uint32_t i = c->n_layers - 1;
-    while (i > 0 && c->layers[i].mixer == MIXER_NONE) i--;
-    return c->layers[i].mixer == MIXER_RECURRENT;
+    return c->layers[model_n_writing(c) - 1].mixer == MIXER_RECURRENT;
 }
 
 /* Gives the layers their KV heads, once it is known which have a window. */

@@ -56,7 +56,6 @@
 #include "engine/model/recurrent_layer.h"
 #include "engine/model/residual.h"
 #include "engine/model/row_share.h"
-#include "engine/model/shared_keys.h"
 
 enum { ARENA_ALIGN = 64, F32_BYTES = 4 };
 
@@ -483,8 +482,8 @@ static const struct step_seq *sparse_of(const struct step *step) {
     return NULL;
 }
 
-/* Says whether something reads what prompts attend to in the last layer: logits, or a choice of
- * tokens, for which attention keeps scores. */
+/* Says whether something reads what prompts attend to behind model_n_writing(): logits, or a choice
+ * of tokens, for which attention keeps scores. */
 static bool needs_last_attention(const struct decoder *d, const struct step *step,
                                  const struct sample_row *samples, uint32_t n_samples) {
     if (d->sparse || d->extras & (STEP_EVICTS_LOWEST | STEP_OBSERVES)) return true;
@@ -498,7 +497,7 @@ static int run_rows(struct decoder *d, const struct step *step, const struct sam
                     uint32_t n_samples, struct error *err) {
     d->last_attends = needs_last_attention(d, step, samples, n_samples);
     d->n_run = n_samples > 0 || d->last_attends ? d->model->config.n_layers
-                                                : shared_keys_n_writing(&d->model->config);
+                                                : model_n_writing(&d->model->config);
     d->has_logits = has_body(d, step) && wants_all_logits(d, step, samples, n_samples);
     d->owes_evictions = !d->has_logits;
     row_share_begin(d, step->n_rows, d->has_logits);
@@ -605,9 +604,9 @@ static int leave_layer(struct decoder *d, uint32_t layer, struct row_range rows,
     return finish_layer(d, layer, rows, err);
 }
 
-/* Runs what the rows need before they enter the slice's layer: the rest of the layer before that,
- * and others that do not attend in between.  q, k and v of those do not outlive the slice, so they
- * need no space among those of a long prompt. */
+/* Runs what the rows need before they enter the slice's layer: the rest of the layer before, and
+ * those that do not attend in between.  q, k and v of these do not outlive the slice, so they need
+ * no space among those of a long prompt. */
 static int approach(struct decoder *d, const struct layer_slice *slice, struct row_range rows,
                     struct error *err) {
     const struct model_config *c = &d->model->config;

@@ -65,7 +65,7 @@ struct decoder {
     const struct step_seq *sparse; /* the sequence with sparse attention, or NULL */
     uint32_t n_run;      /* layers that run: nothing reads what the others would compute */
     bool is_split;       /* the rank computes the products of its own rows only */
-    bool last_attends;   /* in the last of these prompts attend: something reads the results */
+    bool last_attends;   /* prompts attend behind model_n_writing(), too: something reads it */
     bool has_logits;     /* of the newest step: its rows left their logits, in order */
     bool owes_evictions; /* of the newest step: the oldest tokens are still there */
     uint32_t n_sampled;  /* sample rows of the newest step: STEP_SAMPLED may name these */

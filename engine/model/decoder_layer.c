@@ -240,7 +240,7 @@ static int attend_prompts(struct decoder *d, struct attn_args attn, struct error
 /* Does the same, unless nothing reads it. */
 static int run_attn_prefill(struct decoder *d, uint32_t layer, const struct attn_args *attn,
                             struct error *err) {
-    const bool is_last = layer + 1 == d->n_run;
+    const bool is_last = layer + 1 >= model_n_writing(&d->model->config);
     return is_last && !d->last_attends ? 0 : attend_prompts(d, *attn, err);
 }
 

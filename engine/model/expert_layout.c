@@ -24,7 +24,7 @@ void expert_layout_find(struct model_config *c, const struct weight_source *file
     uint32_t layer = 0;
     while (layer < c->n_layers && c->layers[layer].n_experts == 0) layer++;
     if (layer == c->n_layers) return;
-    if (has(files, c, layer, "model.layers.#.mlp.experts.gate_proj.weight", ""))
+    if (has(files, c, layer, "model.layers.#.mlp.experts.up_proj.weight", ""))
         c->expert_layout = EXPERTS_STACKED;
     else if (has(files, c, layer, FUSED, BLOCKS)) c->expert_layout = EXPERTS_PAIRED;
     else if (has(files, c, layer, FUSED, ""))

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/base/likeness.h"
+#include "engine/device/activation.h"
 #include "engine/model/experts_config.h"
 #include "engine/model/family_config.h"
 #include "engine/model/family_names.h"
@@ -403,6 +404,18 @@ static const struct model_family families[] = {
      .tensors = granite_hybrid_tensors,
      .read = family_read_granite_hybrid,
      .recurrent = RECURRENT_GRANITE},
+    {.architecture = "NemotronHForCausalLM",
+     .type = "nemotron_h",
+     .mlp_bias = BIAS_AS_SAID,
+     .norm_eps = 1e-5,
+     .keys = nemotron_keys,
+     .tensors = nemotron_tensors,
+     .read = family_read_nemotron,
+     .count_layers = mamba_count_nemotron,
+     .ffn = FFN_PLAIN,
+     .act = ACT_RELU2,
+     .recurrent = RECURRENT_NEMOTRON,
+     .usual_head_dim = 128},
     {.architecture = "SeedOssForCausalLM",
      .type = "seed_oss",
      .qkv_bias = BIAS_AS_SAID,

@@ -36,9 +36,10 @@ enum family_ropes {
 /* Which layers are recurrent (recurrent_config.h). */
 enum family_recurrent {
     RECURRENT_NONE,
-    RECURRENT_LINEAR, /* Gated DeltaNet: those of 'linear_attention' in 'layer_types' */
-    RECURRENT_CONV,   /* short convolutions: those of 'conv' */
-    RECURRENT_GRANITE /* Mamba-2: those of 'mamba' */
+    RECURRENT_LINEAR,  /* Gated DeltaNet: those of 'linear_attention' in 'layer_types' */
+    RECURRENT_CONV,    /* short convolutions: those of 'conv' */
+    RECURRENT_GRANITE, /* Mamba-2: those of 'mamba' */
+    RECURRENT_NEMOTRON /* the same: those of 'M' in 'hybrid_override_pattern' */
 };
 
 struct config_reader;
@@ -56,6 +57,9 @@ struct model_family {
     /* 'intermediate_size' as a multiple of 'hidden_size', and 'max_position_embeddings', where
      * config.json lacks them; 0: it must not. */
     uint32_t usual_ffn_ratio, usual_context;
+    /* Returns how many layers there are where 'num_hidden_layers' is missing; 0: too many, or it is
+     * not known.  NULL: it must not be missing. */
+    uint32_t (*count_layers)(const struct config_reader *r);
     /* Its names where they are not Llama's; NULL: there are none. */
     const struct family_name *keys, *tensors;
     /* Reads and checks what only this family says (family_config.h); NULL: nothing. */

@@ -195,6 +195,40 @@ const struct family_name granite_hybrid_tensors[] = {
     {NULL, NULL},
 };
 
+const struct family_name nemotron_keys[] = {
+    {"rms_norm_eps", "layer_norm_epsilon"},
+    {"hidden_act", "mlp_hidden_act"},
+    {NULL, NULL},
+};
+
+/* A layer is one part, with one norm. */
+const struct family_name nemotron_tensors[] = {
+    {"model.embed_tokens", "backbone.embeddings"},
+    {"model.norm", "backbone.norm_f"},
+    {"model.layers.#.input_layernorm", "backbone.layers.#.norm"},
+    {"model.layers.#.post_attention_layernorm", "backbone.layers.#.norm"},
+    {"model.layers.#.self_attn.q_proj", "backbone.layers.#.mixer.q_proj"},
+    {"model.layers.#.self_attn.k_proj", "backbone.layers.#.mixer.k_proj"},
+    {"model.layers.#.self_attn.v_proj", "backbone.layers.#.mixer.v_proj"},
+    {"model.layers.#.self_attn.o_proj", "backbone.layers.#.mixer.o_proj"},
+    {"model.layers.#.mlp.up_proj", "backbone.layers.#.mixer.up_proj"},
+    {"model.layers.#.mlp.down_proj", "backbone.layers.#.mixer.down_proj"},
+    {"model.layers.#.mlp.gate", "backbone.layers.#.mixer.gate"},
+    {"model.layers.#.mlp.experts.@.up_proj", "backbone.layers.#.mixer.experts.@.up_proj"},
+    {"model.layers.#.mlp.experts.@.down_proj", "backbone.layers.#.mixer.experts.@.down_proj"},
+    {"model.layers.#.mlp.shared_experts.up_proj", "backbone.layers.#.mixer.shared_experts.up_proj"},
+    {"model.layers.#.mlp.shared_experts.down_proj",
+     "backbone.layers.#.mixer.shared_experts.down_proj"},
+    {"model.layers.#.mamba.in_proj", "backbone.layers.#.mixer.in_proj"},
+    {"model.layers.#.mamba.conv1d", "backbone.layers.#.mixer.conv1d"},
+    {"model.layers.#.mamba.A_log", "backbone.layers.#.mixer.A_log"},
+    {"model.layers.#.mamba.dt_bias", "backbone.layers.#.mixer.dt_bias"},
+    {"model.layers.#.mamba.D", "backbone.layers.#.mixer.D"},
+    {"model.layers.#.mamba.norm", "backbone.layers.#.mixer.norm"},
+    {"model.layers.#.mamba.out_proj", "backbone.layers.#.mixer.out_proj"},
+    {NULL, NULL},
+};
+
 const struct family_name cohere_keys[] = {
     {"rms_norm_eps", "layer_norm_eps"},
     {NULL, NULL},

@@ -24,6 +24,7 @@ extern const struct family_name qwen2_moe_keys[], qwen2_moe_tensors[], mixtral_t
 extern const struct family_name chatglm_keys[], chatglm_tensors[];
 extern const struct family_name lfm2_keys[], lfm2_tensors[];
 extern const struct family_name granite_hybrid_tensors[];
+extern const struct family_name nemotron_keys[], nemotron_tensors[];
 extern const struct family_name cohere_keys[];
 
 /* Returns the family's own name, or the usual one if the list lacks it; names may be NULL. */

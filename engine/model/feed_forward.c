@@ -91,10 +91,10 @@ static int run_routed(struct decoder *d, uint32_t layer, const void *x, void *ou
         .n_used = c->layers[layer].n_used,
         .experts = d->experts,
         .shares = d->shares,
-        .routed = {&w->gate, &w->up, &w->down, weight_if_present(&w->gate_bias),
+        .routed = {weight_if_present(&w->gate), &w->up, &w->down, weight_if_present(&w->gate_bias),
                    weight_if_present(&w->up_bias), weight_if_present(&w->down_bias)},
-        .shared = {weight_if_present(&w->shared_gate), &w->shared_up, &w->shared_down, NULL, NULL,
-                   NULL},
+        .shared = {weight_if_present(&w->shared_gate), weight_if_present(&w->shared_up),
+                   &w->shared_down, NULL, NULL, NULL},
         .gate = {c->gate, c->gate_most, c->gate_slope},
         .workspace = d->experts_workspace,
         .out = out,
@@ -180,6 +180,7 @@ static const struct {
 } kinds[] = {[FFN_GATED] = {run_gated, NULL, 2, 1, 3},
              [FFN_PLAIN] = {run_plain, NULL, 0, 1, 2},
              [FFN_EXPERTS] = {NULL, run_experts, 0, 0, 3},
+             [FFN_PLAIN_EXPERTS] = {NULL, run_experts, 0, 0, 2},
              [FFN_BOTH] = {NULL, run_both, 2, 1, 3},
              [FFN_NONE] = {NULL, NULL, 0, 0, 0}};
 

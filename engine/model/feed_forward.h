@@ -17,11 +17,12 @@ struct experts_shape;
 struct model_config;
 
 enum ffn_kind {
-    FFN_GATED,   /* down(gate(x) * up(x)), with model_config.gate of gate(x) */
-    FFN_PLAIN,   /* down(up(x)), with model_config.act of up(x) */
-    FFN_EXPERTS, /* several of FFN_GATED, of which each row uses some (experts.h) */
-    FFN_BOTH,    /* FFN_GATED and FFN_EXPERTS, each with norms of its own; their sum is normed */
-    FFN_NONE     /* the layer is its mixer alone */
+    FFN_GATED,         /* down(gate(x) * up(x)), with model_config.gate of gate(x) */
+    FFN_PLAIN,         /* down(up(x)), with model_config.act of up(x) */
+    FFN_EXPERTS,       /* several of FFN_GATED, of which each row uses some (experts.h) */
+    FFN_PLAIN_EXPERTS, /* the same of FFN_PLAIN */
+    FFN_BOTH, /* FFN_GATED and FFN_EXPERTS, each with norms of its own; their sum is normed */
+    FFN_NONE  /* the layer is its mixer alone */
 };
 
 /* What mixes the rows of a text in a layer. */

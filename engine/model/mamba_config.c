@@ -11,7 +11,7 @@
 #include "engine/model/feed_forward.h"
 #include "engine/model/model.h"
 
-enum { MAX_HEADS = 1024, MAX_DIM = 256, MAX_WIDTH = 1 << 20, MAX_EXPAND = 64 };
+enum { MAX_HEADS = 1024, MAX_DIM = 256, MAX_WIDTH = 1 << 20, MAX_EXPAND = 64, MAX_LAYERS = 1024 };
 
 /* A family's names for the sizes of its layers. */
 struct mamba_keys {
@@ -122,4 +122,132 @@ int family_read_granite_hybrid(const struct config_reader *r, struct model_confi
     int rc = family_read_granite(r, c);
     if (!rc) rc = read_positions(r, c);
     return rc ? rc : read_experts(r, c);
+}
+
+/* ---- Nemotron-H ---- */
+
+static const char mixer_act[] = "mamba_hidden_act", ffn_act[] = "mlp_hidden_act",
+                  latent[] = "moe_latent_size", own_head_dim[] = "attention_head_dim",
+                  types_key[] = "layers_block_type", pattern_key[] = "hybrid_override_pattern";
+
+int mamba_read_nemotron(const struct config_reader *r, struct model_config *c,
+                        struct recurrent_shape *shape) {
+    static const struct mamba_keys keys = {"mamba_num_heads", "mamba_head_dim", "n_groups",
+                                           "ssm_state_size",  "conv_kernel",    "use_conv_bias",
+                                           "use_bias"};
+    const json_t *act = config_get(r->root, mixer_act);
+    *shape = (struct recurrent_shape){
+        .n_k_heads = 8, .n_v_heads = 128, .k_dim = 128, .v_dim = 64, .width = 4};
+    if (act && (!json_is_string(act) || strcmp(json_string_value(act), "silu") != 0))
+        return config_refuse(r, ERR_UNSUPPORTED, mixer_act, "is not silu");
+    return read_shape(r, &keys, c, shape);
+}
+
+/* What a layer may be: in a list, in lists of older files, and in a pattern of letters. */
+static const struct part {
+    const char *type, *other_type;
+    char letter;
+    enum mixer_kind mixer;
+    enum ffn_kind ffn;
+} parts[] = {{"linear_attention", "mamba", 'M', MIXER_RECURRENT, FFN_NONE},
+             {"full_attention", "attention", '*', MIXER_ATTENTION, FFN_NONE},
+             {"mlp", "mlp", '-', MIXER_NONE, FFN_PLAIN},
+             {"moe", "moe", 'E', MIXER_NONE, FFN_PLAIN_EXPERTS}};
+
+/* Returns what a layer is; NULL: its type, or its letter, is not known. */
+static const struct part *part_of(const char *type, char letter) {
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+        const bool is_type =
+            type && (strcmp(parts[i].type, type) == 0 || strcmp(parts[i].other_type, type) == 0);
+        if (is_type || (!type && parts[i].letter == letter)) return &parts[i];
+    }
+    return NULL;
+}
+
+/* What config.json says of the layers: a list, or a pattern. */
+struct layer_list {
+    const char *key;
+    const json_t *types;
+    const char *pattern;
+    size_t n;
+};
+
+static struct layer_list layer_list_of(const struct config_reader *r) {
+    const json_t *types = config_get(r->root, types_key);
+    const char *pattern = json_string_value(config_get(r->root, pattern_key));
+    return (struct layer_list){.key = types ? types_key : pattern_key,
+                               .types = types,
+                               .pattern = pattern,
+                               .n = types     ? json_array_size(types)
+                                    : pattern ? strlen(pattern)
+                                              : 0};
+}
+
+uint32_t mamba_count_nemotron(const struct config_reader *r) {
+    const size_t n = layer_list_of(r).n;
+    return n <= MAX_LAYERS ? (uint32_t)n : 0;
+}
+
+static const struct part *part_at(const struct layer_list *list, uint32_t i) {
+    const char *type = json_string_value(json_array_get(list->types, i));
+    if (list->types) return type ? part_of(type, 0) : NULL;
+    return part_of(NULL, list->pattern[i]);
+}
+
+/* Reads the experts into all layers, before those without any become what they are. */
+static int read_plain_experts(const struct config_reader *r, struct model_config *c) {
+    static const struct family_experts experts = {
+        .count = "n_routed_experts",
+        .width = "moe_intermediate_size",
+        .shared_width = "moe_shared_expert_intermediate_size",
+        .kind = ROUTE_SIGMOID,
+        .normalises = true,
+        .normalises_as_said = true,
+        .has_factor = true,
+        .has_groups = true,
+        .choice_bias = true};
+    if (config_get(r->root, latent))
+        return config_refuse(r, ERR_UNSUPPORTED, latent,
+                             "is not null: experts of another width are not supported");
+    return experts_config_read(r, &experts, c);
+}
+
+int mamba_place_nemotron(const struct config_reader *r, struct model_config *c) {
+    const struct layer_list list = layer_list_of(r);
+    const struct layer_shape dense = c->layers[0];
+    uint32_t n_recurrent = 0, n_experts = 0;
+    if (list.n != c->n_layers)
+        return config_refuse(r, ERR_INVALID, list.key, "does not say of each layer what it is");
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        const struct part *part = part_at(&list, i);
+        if (!part)
+            return config_refuse(r, ERR_UNSUPPORTED, list.key,
+                                 "has a layer that is not mamba, attention, mlp or moe");
+        n_recurrent += part->mixer == MIXER_RECURRENT;
+        n_experts += part->ffn == FFN_PLAIN_EXPERTS;
+    }
+    if (n_recurrent == 0)
+        return config_refuse(r, ERR_UNSUPPORTED, list.key, "has no layer of mamba");
+    const int rc = n_experts > 0 ? read_plain_experts(r, c) : 0;
+    for (uint32_t i = 0; i < c->n_layers && !rc; i++) {
+        const struct part *part = part_at(&list, i);
+        if (part->ffn != FFN_PLAIN_EXPERTS) c->layers[i] = dense;
+        c->layers[i].mixer = part->mixer;
+        c->layers[i].kind = part->ffn;
+    }
+    return rc;
+}
+
+int family_read_nemotron(const struct config_reader *r, struct model_config *c) {
+    const json_t *act = config_get(r->root, ffn_act);
+    bool has_experts = false;
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        c->layers[i].is_local = true; /* nothing rotates */
+        has_experts |= c->layers[i].kind == FFN_PLAIN_EXPERTS;
+    }
+    if (has_experts && act &&
+        (!json_is_string(act) || strcmp(json_string_value(act), "relu2") != 0))
+        return config_refuse(r, ERR_UNSUPPORTED, ffn_act, "is not relu2, that of experts");
+    if (config_get(r->root, "head_dim")) return 0;
+    return config_read_count(r, r->root, own_head_dim, MAX_DIM, &c->head_dim);
 }

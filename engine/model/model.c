@@ -10,6 +10,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/device/activation.h"
 #include "engine/device/collective.h"
 #include "engine/model/canonical.h"
 #include "engine/model/expert_layout.h"
@@ -445,6 +446,16 @@ static int check_recurrent(const struct loader *l) {
                      shape->v_dim, l->be->name);
 }
 
+/* Refuses a function of feed-forward parts that the device lacks. */
+static int check_activation(const struct loader *l) {
+    const struct model_config *c = &l->model->config;
+    if (activation_is_known(l->be, c->act)) return 0;
+    return error_set(l->err, ERR_UNSUPPORTED,
+                     "%s: its feed-forward parts (the square of a ReLU) are not supported on the "
+                     "device %.20s",
+                     c->architecture, l->be->name);
+}
+
 /* Checks and measures all weights, and reads the data of none. */
 static int measure_weights(struct loader *l) {
     struct model *model = l->model;
@@ -452,6 +463,7 @@ static int measure_weights(struct loader *l) {
     int rc = choose_head(l);
     if (!rc) rc = take_share(l);
     if (!rc) rc = check_recurrent(l);
+    if (!rc) rc = check_activation(l);
     if (!rc) rc = visit_weights(l, measure_weight);
     if (!rc && files && files->ops->name)
         rc = unclaimed_check(files, model->whole, &model->tally, l->err);

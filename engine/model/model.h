@@ -228,6 +228,9 @@ const char *model_without_slices(const struct model_config *config);
 /* Returns the layer that attends with this number (layer_shape.number).  It must be less than
  * n_attention; of layers that share keys it is the one that writes them. */
 uint32_t model_attending_layer(const struct model_config *config, uint32_t number);
+/* Returns how many layers a row goes through until its keys are in the pages of all layers, and it
+ * has changed all states. */
+uint32_t model_n_writing(const struct model_config *config);
 /* Tells whether recurrent layers lie behind the last layer that attends. */
 bool model_ends_recurrent(const struct model_config *config);
 /* Returns true if some layer sees everything. */

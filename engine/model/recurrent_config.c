@@ -107,7 +107,9 @@ static const struct recurrent_family families[] = {
                            .other_type = "linear_attention",
                            .other_attention = "attention",
                            .read_shape = mamba_read_granite,
-                           .place = place_nowhere}};
+                           .place = place_nowhere},
+    [RECURRENT_NEMOTRON] = {
+        .type = "mamba", .read_shape = mamba_read_nemotron, .place = mamba_place_nemotron}};
 
 static bool is_type(const char *type, const char *name, const char *other) {
     return type && (strcmp(type, name) == 0 || (other && strcmp(type, other) == 0));

@@ -3,6 +3,7 @@
 #include "tests/cpu/cpu_test.h"
 
 #include "engine/cpu/vec.h"
+#include "engine/device/activation.h"
 #include "engine/device/attention.h"
 #include "engine/device/backend.h"
 #include "engine/device/pages.h"
@@ -146,6 +147,7 @@ TEST(layernorm_equals_its_definition) {
 
 static double activated(double x, enum act_kind kind) {
     if (kind == ACT_RELU) return x > 0 ? x : 0;
+    if (kind == ACT_RELU2) return x > 0 ? x * x : 0;
     if (kind == ACT_GELU) return x / 2 * (1 + erf(x / sqrt(2)));
     return x / 2 * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
 }
@@ -153,9 +155,9 @@ static double activated(double x, enum act_kind kind) {
 /* From where they are linear to where they are 0, NaN among them; what lies behind is left
  * alone. */
 static void activations_equal_their_definitions_on(struct backend *be) {
-    for (size_t i = 0; i < 3 * N_WIDTHS; i++) {
-        const enum act_kind kind = i % 3;
-        const uint32_t dim = widths[i / 3], n = N_ROWS * dim;
+    for (size_t i = 0; i < 4 * N_WIDTHS; i++) {
+        const enum act_kind kind = (enum act_kind)(i % 4);
+        const uint32_t dim = widths[i / 4], n = N_ROWS * dim;
         float *x = random_floats(n + 1);
         double *expected = malloc(n * sizeof(double));
         for (uint32_t j = 0; j < n; j++) x[j] *= j % 2 ? 1 : 8;

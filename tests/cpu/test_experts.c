@@ -108,7 +108,7 @@ struct layer {
     uint32_t *experts;
     struct weight gate, up, down, gate_bias, up_bias, down_bias, shared[3];
     struct expert_gate function;
-    bool has_biases, is_shared;
+    bool has_biases, is_shared, has_no_gates;
     void *workspace;
 };
 
@@ -166,18 +166,20 @@ static void run_rows(struct backend *be, const struct layer *l, uint32_t first, 
         .n_used = l->n_used,
         .experts = l->experts + (size_t)first * l->n_used,
         .shares = l->shares + (size_t)first * (l->n_used + 1),
-        .routed = {&l->gate, &l->up, &l->down, b ? &l->gate_bias : NULL, b ? &l->up_bias : NULL,
-                   b ? &l->down_bias : NULL},
-        .shared = {l->is_shared ? &l->shared[0] : NULL, &l->shared[1], &l->shared[2], NULL, NULL,
-                   NULL},
+        .routed = {l->has_no_gates ? NULL : &l->gate, &l->up, &l->down, b ? &l->gate_bias : NULL,
+                   b ? &l->up_bias : NULL, b ? &l->down_bias : NULL},
+        .shared = {l->is_shared && !l->has_no_gates ? &l->shared[0] : NULL,
+                   l->is_shared ? &l->shared[1] : NULL, &l->shared[2], NULL, NULL, NULL},
         .gate = l->function,
         .workspace = l->workspace,
         .out = out};
     assert_int_equal(be->ops->experts->run(be, &args, NULL), 0);
 }
 
-static double through(const struct expert_gate *f, double gate, double up) {
-    const double most = (double)f->most;
+static double through(const struct layer *l, double gate, double up) {
+    const struct expert_gate *f = &l->function;
+    const double most = (double)f->most, positive = fmax(up, 0);
+    if (l->has_no_gates) return positive * positive;
     if (most == 0) return gate * sigmoid(gate) * up;
     gate = fmin(gate, most);
     up = fmax(fmin(up, most), -most);
@@ -193,8 +195,7 @@ static void add_expert(const struct layer *l, const float *x, double share, cons
     const bool b = l->has_biases && width == FFN;
     for (uint32_t i = 0; i < width; i++) {
         hidden[i] = through(
-            &l->function,
-            dot(x, gate + (size_t)i * DIM, DIM) + (b ? (double)l->memory[3][e * FFN + i] : 0),
+            l, dot(x, gate + (size_t)i * DIM, DIM) + (b ? (double)l->memory[3][e * FFN + i] : 0),
             dot(x, up + (size_t)i * DIM, DIM) + (b ? (double)l->memory[4][e * FFN + i] : 0));
         rounded[i] = (float)hidden[i];
     }
@@ -233,6 +234,11 @@ static void check_layers(struct backend *be) {
         check_sums(be, &l);
         l.has_biases = true;
         l.function = (struct expert_gate){GATE_SILU, 1.5f, 1.702f};
+        check_sums(be, &l);
+        l.has_biases = false;
+        l.has_no_gates = true;
+        check_sums(be, &l);
+        l.is_shared = false;
         check_sums(be, &l);
         free_layer(be, &l);
     }

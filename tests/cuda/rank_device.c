@@ -45,6 +45,7 @@ const struct rank_device rank_device = {.format = PAGE_BF16,
                                         .bounds = {1.2f, 0.15f, 0.03f},
                                         .fp8_bounds = {1.5f, 0.25f, 0.03f},
                                         .row_bounds = {1.5f, 0.25f, 0.03f},
+                                        .refuses = "(the square of a ReLU)",
                                         .is_there = is_there,
                                         .take = take,
                                         .give_back = give_back};

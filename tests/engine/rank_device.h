@@ -26,6 +26,7 @@ struct rank_device {
     struct rank_bounds row_bounds;         /* of ranks that share rows, with any pages */
     bool shares_heads;                     /* ranks with the same KV head can evict by scores */
     bool selects;                          /* ranks can select tokens together */
+    const char *refuses; /* of errors for models that it cannot serve; NULL: it serves all */
     /* Says that there is no such device, and returns false; or returns true. */
     bool (*is_there)(void);
     /* Takes a backend of n ranks, and gives it back. */

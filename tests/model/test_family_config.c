@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/device/activation.h"
 #include "engine/device/backend.h"
 #include "engine/model/alibi.h"
 #include "engine/model/config.h"
@@ -50,6 +51,10 @@
     "\"num_attention_heads\":4,\"max_position_embeddings\":256,\"mamba_n_heads\":8,"               \
     "\"shared_intermediate_size\":40,\"num_local_experts\":0"
 #define MAMBA ",\"layer_types\":[\"mamba\",\"attention\"]"
+#define NEMOTRON                                                                                   \
+    "{\"architectures\":[\"NemotronHForCausalLM\"],\"vocab_size\":100,\"hidden_size\":64,"         \
+    "\"intermediate_size\":24,\"num_hidden_layers\":4,\"num_attention_heads\":4,"                  \
+    "\"max_position_embeddings\":256"
 #define USED ",\"num_experts_per_tok\":3"
 /* Two layers with a window, and one without. */
 #define GEMMA4                                                                                     \
@@ -523,4 +528,78 @@ TEST(granites_hybrids_have_mamba_layers) {
     expect_refused(GRANITE_HYBRID MAMBA ",\"time_step_limit\":3}", ERR_INVALID, "time_step_limit");
     expect_refused(GRANITE_HYBRID MAMBA ",\"position_embedding_type\":\"learned\"}",
                    ERR_UNSUPPORTED, "position_embedding_type");
+}
+
+TEST(a_layer_of_nemotron_is_one_part) {
+    struct model_config c = parsed(NEMOTRON ",\"layer_norm_epsilon\":1e-3,"
+                                            "\"hybrid_override_pattern\":\"M-M*\"}");
+    assert_true(c.recurrent.n_layers == 2 && c.n_attention == 1 && c.layers[2].number == 1);
+    assert_true(c.recurrent.kind == RECURRENT_MAMBA && c.recurrent.n_k_heads == 8);
+    assert_true(c.layers[0].mixer == MIXER_RECURRENT && c.layers[0].kind == FFN_NONE);
+    assert_true(c.layers[1].mixer == MIXER_NONE && c.layers[1].kind == FFN_PLAIN);
+    assert_true(c.layers[3].mixer == MIXER_ATTENTION && c.layers[3].kind == FFN_NONE);
+    assert_true(c.act == ACT_RELU2 && c.head_dim == 128 && c.layers[3].is_local);
+    assert_true(c.norm_eps == 1e-3F && c.mixer_eps == 1e-3F && !model_ends_recurrent(&c));
+    model_config_fini(&c);
+    c = parsed(NEMOTRON ",\"layers_block_type\":[\"full_attention\",\"mlp\",\"linear_attention\","
+                        "\"mlp\"],\"use_conv_bias\":false,\"mlp_bias\":true}");
+    assert_true(c.layers[2].mixer == MIXER_RECURRENT && c.layers[3].kind == FFN_PLAIN);
+    assert_true(!c.conv_bias && c.mlp_bias && model_ends_recurrent(&c));
+    model_config_fini(&c);
+    expect_refused(NEMOTRON "}", ERR_INVALID, "'hybrid_override_pattern' does not say of each");
+    expect_refused(NEMOTRON ",\"hybrid_override_pattern\":\"M-M\"}", ERR_INVALID,
+                   "'hybrid_override_pattern' does not say of each");
+    expect_refused(NEMOTRON ",\"layers_block_type\":[\"mamba\",\"moe2\",\"mlp\",\"attention\"]}",
+                   ERR_UNSUPPORTED, "'layers_block_type' has a layer that is not");
+    expect_refused(NEMOTRON ",\"hybrid_override_pattern\":\"MXM*\"}", ERR_UNSUPPORTED,
+                   "'hybrid_override_pattern' has a layer that is not");
+    expect_refused(NEMOTRON ",\"layers_block_type\":[1,2,3,4]}", ERR_UNSUPPORTED,
+                   "layers_block_type");
+    expect_refused(NEMOTRON ",\"hybrid_override_pattern\":\"-*-*\"}", ERR_UNSUPPORTED,
+                   "has no layer of mamba");
+    expect_refused(NEMOTRON ",\"hybrid_override_pattern\":\"M-M-\"}", ERR_UNSUPPORTED,
+                   "full_attention");
+    expect_refused(NEMOTRON ",\"hybrid_override_pattern\":\"M-M*\",\"use_bias\":true}",
+                   ERR_UNSUPPORTED, "use_bias");
+    expect_refused(NEMOTRON ",\"hybrid_override_pattern\":\"M-M*\",\"mamba_hidden_act\":\"gelu\"}",
+                   ERR_UNSUPPORTED, "mamba_hidden_act");
+}
+
+#define NEMOTRON_EXPERTS                                                                           \
+    NEMOTRON ",\"hybrid_override_pattern\":\"ME*-\",\"n_routed_experts\":6,\"moe_intermediate_"    \
+             "size\":20"
+
+TEST(experts_of_nemotron_have_no_gates) {
+    struct model_config c =
+        parsed(NEMOTRON_EXPERTS ",\"num_experts_per_tok\":2,\"routed_scaling_factor\":2.5,"
+                                "\"moe_shared_expert_intermediate_size\":28,\"head_dim\":null,"
+                                "\"attention_head_dim\":64,\"moe_latent_size\":null}");
+    assert_true(c.layers[1].kind == FFN_PLAIN_EXPERTS && c.layers[1].n_experts == 6);
+    assert_true(c.layers[1].n_used == 2 && c.layers[1].ffn_dim == 20 &&
+                c.layers[1].shared_dim == 28);
+    assert_true(c.layers[3].kind == FFN_PLAIN && c.layers[3].ffn_dim == 24);
+    for (uint32_t i = 0; i < c.n_layers; i++)
+        assert_true(i == 1 || (c.layers[i].n_experts == 0 && c.layers[i].shared_dim == 0));
+    assert_true(c.routing.kind == ROUTE_SIGMOID && c.routing.normalises &&
+                c.routing.factor == 2.5F);
+    assert_true(c.has_choice_bias && !c.has_router_bias && c.head_dim == 64);
+    model_config_fini(&c);
+    expect_refused(NEMOTRON_EXPERTS "}", ERR_INVALID, "'num_experts_per_tok' is missing");
+    expect_refused(NEMOTRON_EXPERTS ",\"num_experts_per_tok\":2,\"moe_latent_size\":16}",
+                   ERR_UNSUPPORTED, "moe_latent_size");
+    expect_refused(NEMOTRON_EXPERTS ",\"num_experts_per_tok\":2,\"mlp_hidden_act\":\"gelu\"}",
+                   ERR_UNSUPPORTED, "'mlp_hidden_act' is not relu2");
+}
+
+/* transformers 5 does not write 'num_hidden_layers'. */
+TEST(layers_of_nemotron_are_counted_where_their_number_is_missing) {
+    struct model_config c = parsed(
+        "{\"architectures\":[\"NemotronHForCausalLM\"],\"vocab_size\":100,\"hidden_size\":64,"
+        "\"intermediate_size\":24,\"num_attention_heads\":4,\"max_position_embeddings\":256,"
+        "\"hybrid_override_pattern\":\"M*-\"}");
+    assert_true(c.n_layers == 3 && c.n_attention == 1);
+    model_config_fini(&c);
+    expect_refused("{\"architectures\":[\"NemotronHForCausalLM\"],\"vocab_size\":100,"
+                   "\"hidden_size\":64}",
+                   ERR_INVALID, "'num_hidden_layers' is missing");
 }

@@ -27,6 +27,19 @@ TEST(a_model_without_gates_needs_no_buffer_for_them) {
     assert_int_equal(widths.gate_up, 0);
 }
 
+TEST(layers_without_such_a_part_need_nothing) {
+    struct layer_shape layers[] = {
+        {.kind = FFN_NONE, .ffn_dim = 99},
+        {.kind = FFN_PLAIN, .ffn_dim = 24},
+        {.kind = FFN_PLAIN_EXPERTS, .ffn_dim = 12, .n_experts = 4, .n_used = 2, .shared_dim = 10}};
+    const struct model_config model = with_layers(layers, 3), first = with_layers(layers, 1);
+    const struct ffn_widths widths = feed_forward_widths(&model);
+    assert_int_equal(widths.ffn, 24);
+    assert_int_equal(widths.gate_up, 0);
+    assert_true(feed_forward_work(&first) == 0);
+    assert_true(feed_forward_work(&model) == (2 * 24 + 2 * (2 * 12 + 10) + 4) * 8 / 3.0);
+}
+
 TEST(work_is_the_mean_of_the_layers) {
     struct layer_shape layers[] = {{.kind = FFN_GATED, .ffn_dim = 16},
                                    {.kind = FFN_PLAIN, .ffn_dim = 32}};

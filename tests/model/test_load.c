@@ -29,6 +29,7 @@
 #define OPT DATA_DIR "/opt-mha-f16-head16"
 #define BIASED DATA_DIR "/mqa-f16-linear-bias"
 #define MAMBA DATA_DIR "/granite4h-gqa-bf16-head16-dense"
+#define NEMOTRON DATA_DIR "/nemotronh-gqa-bf16-head16"
 
 enum { PATH_BYTES = 1024 };
 
@@ -328,6 +329,22 @@ static void recurrent_layers_without_kernels_are_refused_by_name(void **state) {
     assert_string_equal(err.text,
                         "GraniteMoeHybridForCausalLM: its recurrent layers (Mamba-2, 4 heads of 24 "
                         "x 16) are not supported on the device cpu");
+    assert_int_equal(model_load(&model, f->dir, NULL, f->be, &err), 0);
+    model_destroy(model, f->be);
+}
+
+/* As a GPU does, whose activations are bf16. */
+static void functions_without_kernels_are_refused_by_name(void **state) {
+    const struct fixture *f = *state;
+    struct backend be = *f->be;
+    struct model *model = NULL;
+    struct error err = {0};
+    be.act_dtype = DTYPE_BF16;
+    link_model(f, NEMOTRON);
+    assert_int_equal(model_load(&model, f->dir, NULL, &be, &err), ERR_UNSUPPORTED);
+    assert_string_equal(err.text,
+                        "NemotronHForCausalLM: its feed-forward parts (the square of a ReLU) are "
+                        "not supported on the device cpu");
     assert_int_equal(model_load(&model, f->dir, NULL, f->be, &err), 0);
     model_destroy(model, f->be);
 }
@@ -679,6 +696,7 @@ int main(void) {
         cmocka_unit_test(products_round_as_declared_or_as_set),
         cmocka_unit_test(infinity_is_read_as_nothing),
         cmocka_unit_test(recurrent_layers_without_kernels_are_refused_by_name),
+        cmocka_unit_test(functions_without_kernels_are_refused_by_name),
         cmocka_unit_test(memory_that_comes_back_is_used_again),
         cmocka_unit_test(refuses_an_index_that_leaves_its_directory),
         cmocka_unit_test(refuses_an_index_of_things_that_are_not_there),
