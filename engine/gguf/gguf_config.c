@@ -47,6 +47,9 @@ static const struct gguf_architecture architectures[] = {
     {"lfm2moe", "Lfm2MoeForCausalLM", NULL, "Lfm2MoeForCausalLM", false, GGUF_CONVOLUTIONS},
     {"granitehybrid", "GraniteMoeHybridForCausalLM", NULL, "GraniteMoeHybridForCausalLM", true,
      GGUF_MULTIPLIERS | GGUF_MAMBA},
+    {"nemotron_h", "NemotronHForCausalLM", NULL, NULL, true, GGUF_MAMBA | GGUF_ONE_PART},
+    {"nemotron_h_moe", "NemotronHForCausalLM", NULL, "NemotronHForCausalLM", true,
+     GGUF_MAMBA | GGUF_ONE_PART | GGUF_GUESSES},
     {"exaone4", "Exaone4ForCausalLM", NULL, NULL, false, GGUF_ANY_WINDOW}};
 
 enum { N_ARCHITECTURES = sizeof(architectures) / sizeof(*architectures) };
@@ -79,11 +82,12 @@ static const struct known_key {
     {"embedding_length", USE_COPY, true, "hidden_size", 0, 0},
     {"block_count", USE_COPY, true, "num_hidden_layers", 0, 0},
     {"feed_forward_length", USE_COPY, true, "intermediate_size", 0,
-     GGUF_TWO_HEADS | GGUF_RECURRENT | GGUF_COHERE_EXPERTS},
+     GGUF_TWO_HEADS | GGUF_RECURRENT | GGUF_COHERE_EXPERTS | GGUF_ONE_PART},
     {"feed_forward_length", USE_COPY, true, "prefix_dense_intermediate_size", GGUF_COHERE_EXPERTS,
      0},
     {"feed_forward_length", USE_COUNT, false, "intermediate_size", GGUF_RECURRENT, 0},
     {"feed_forward_length", USE_OWN, true, NULL, GGUF_TWO_HEADS, 0},
+    {"feed_forward_length", USE_OWN, true, NULL, GGUF_ONE_PART, 0},
     {"attention.head_count", USE_COPY, true, "num_attention_heads", 0, 0},
     {"attention.head_count_kv", USE_COPY, false, "num_key_value_heads", 0,
      GGUF_TWO_HEADS | GGUF_CONVOLUTIONS | GGUF_MAMBA},
@@ -100,7 +104,8 @@ static const struct known_key {
      GGUF_TWO_HEADS, 0},
     {"rope.dimension_count_swa", USE_OWN, false, NULL, GGUF_TWO_HEADS, 0},
     {"attention.layer_norm_rms_epsilon", USE_COPY, true, "rms_norm_eps", 0,
-     GGUF_LAYER_NORM | GGUF_COHERE_EXPERTS | GGUF_CONVOLUTIONS},
+     GGUF_LAYER_NORM | GGUF_COHERE_EXPERTS | GGUF_CONVOLUTIONS | GGUF_ONE_PART},
+    {"attention.layer_norm_rms_epsilon", USE_COPY, true, "layer_norm_epsilon", GGUF_ONE_PART, 0},
     {"attention.layer_norm_rms_epsilon", USE_COPY, true, "norm_eps", GGUF_CONVOLUTIONS, 0},
     {"attention.layer_norm_rms_epsilon", USE_COPY, false, "rms_norm_eps", GGUF_COHERE_EXPERTS, 0},
     {"attention.layer_norm_epsilon", USE_COPY, true, "layer_norm_eps", GGUF_LAYER_NORM, 0},
@@ -130,10 +135,14 @@ static const struct known_key {
     {"ssm.group_count", USE_COPY, true, "linear_num_key_heads", GGUF_RECURRENT, 0},
     {"ssm.time_step_rank", USE_COPY, true, "linear_num_value_heads", GGUF_RECURRENT, 0},
     {"ssm.inner_size", USE_OWN, true, NULL, GGUF_RECURRENT, 0},
-    {"ssm.conv_kernel", USE_COPY, true, "mamba_d_conv", GGUF_MAMBA, 0},
-    {"ssm.state_size", USE_COPY, true, "mamba_d_state", GGUF_MAMBA, 0},
-    {"ssm.group_count", USE_COPY, true, "mamba_n_groups", GGUF_MAMBA, 0},
-    {"ssm.time_step_rank", USE_COPY, true, "mamba_n_heads", GGUF_MAMBA, 0},
+    {"ssm.conv_kernel", USE_COPY, true, "mamba_d_conv", GGUF_MAMBA, GGUF_ONE_PART},
+    {"ssm.state_size", USE_COPY, true, "mamba_d_state", GGUF_MAMBA, GGUF_ONE_PART},
+    {"ssm.group_count", USE_COPY, true, "mamba_n_groups", GGUF_MAMBA, GGUF_ONE_PART},
+    {"ssm.time_step_rank", USE_COPY, true, "mamba_n_heads", GGUF_MAMBA, GGUF_ONE_PART},
+    {"ssm.conv_kernel", USE_COPY, true, "conv_kernel", GGUF_ONE_PART, 0},
+    {"ssm.state_size", USE_COPY, true, "ssm_state_size", GGUF_ONE_PART, 0},
+    {"ssm.group_count", USE_COPY, true, "n_groups", GGUF_ONE_PART, 0},
+    {"ssm.time_step_rank", USE_COPY, true, "mamba_num_heads", GGUF_ONE_PART, 0},
     {"ssm.inner_size", USE_OWN, true, NULL, GGUF_MAMBA, 0},
     /* Converters write these of Granite 4, too, where no layer is recurrent. */
     {"ssm.conv_kernel", USE_NONE, false, NULL, GGUF_MULTIPLIERS, GGUF_MAMBA},
@@ -162,7 +171,15 @@ static const struct known_key {
     {"expert_feed_forward_length", USE_COPY, true, "intermediate_size", GGUF_COHERE_EXPERTS, 0},
     {"expert_shared_feed_forward_length", USE_NONE, false, NULL, GGUF_COHERE_EXPERTS, 0},
     {"expert_shared_feed_forward_length", USE_COUNT, false, "shared_intermediate_size", GGUF_MAMBA,
-     0},
+     GGUF_ONE_PART},
+    {"expert_shared_feed_forward_length", USE_COUNT, false, "moe_shared_expert_intermediate_size",
+     GGUF_ONE_PART, 0},
+    {"expert_shared_count", USE_NONE, false, NULL, GGUF_ONE_PART, 0},
+    {"expert_weights_norm", USE_OWN, false, NULL, GGUF_ONE_PART, 0},
+    {"expert_gating_func", USE_OWN, false, NULL, GGUF_ONE_PART, 0},
+    {"expert_weights_scale", USE_COPY, false, "routed_scaling_factor", GGUF_ONE_PART, 0},
+    {"expert_group_count", USE_COUNT, false, "n_group", GGUF_ONE_PART, 0},
+    {"expert_group_used_count", USE_COUNT, false, "topk_group", GGUF_ONE_PART, 0},
     {"expert_shared_count", USE_COUNT, false, "num_shared_experts", GGUF_COHERE_EXPERTS, 0},
     {"leading_dense_block_count", USE_COUNT, false, "first_k_dense_replace", GGUF_COHERE_EXPERTS,
      0},
@@ -302,7 +319,7 @@ static int check_attention(const struct gguf_writing *w) {
         !gguf_truth(writing_key(w, "rope.scaling.finetuned"), true))
         return writing_refuse(w, ERR_UNSUPPORTED, "rope.scaling.finetuned",
                               "is false: attention without positions is not supported here");
-    if (rotated == writing_head_dim(w)) return 0;
+    if (rotated == writing_head_dim(w) || w->architecture->traits & GGUF_ONE_PART) return 0;
     if (!(rotated > 0 && rotated < writing_head_dim(w)))
         return writing_refuse(w, ERR_INVALID, "rope.dimension_count",
                               "is not from 1 to the size of a head");
@@ -336,7 +353,8 @@ static int put_glm(const struct gguf_writing *w) {
 static int put_experts(const struct gguf_writing *w) {
     static const char key[] = "expert_count", function[] = "expert_gating_func";
     const unsigned traits = w->architecture->traits;
-    const bool is_sigmoid = traits & (GGUF_SIGMOID | GGUF_COHERE_EXPERTS | GGUF_CONVOLUTIONS);
+    const bool is_sigmoid =
+        traits & (GGUF_SIGMOID | GGUF_COHERE_EXPERTS | GGUF_CONVOLUTIONS | GGUF_ONE_PART);
     const double usual = is_sigmoid ? 2 : 1; /* llama.cpp's numbers of functions */
     double said = usual;
     if (!json_object_get(w->config, "num_local_experts")) return 0;
@@ -434,14 +452,20 @@ int gguf_architecture_of(const struct gguf_architecture **out, const struct gguf
                      label, n_name, (const char *)value->bytes, all);
 }
 
-const struct gguf_architecture *gguf_architecture_for(const char *model) {
+/* Returns the first architecture of a model; has_experts: the model has some. */
+static const struct gguf_architecture *find_architecture(const char *model, bool has_experts) {
     for (size_t i = 0; i < N_ARCHITECTURES; i++) {
         const struct gguf_architecture *a = &architectures[i];
         const char *const models[] = {a->model, a->windowed, a->experts};
         for (size_t k = 0; k < sizeof(models) / sizeof(*models); k++)
-            if (models[k] && strcmp(models[k], model) == 0) return a;
+            if (models[k] && strcmp(models[k], model) == 0 && (a->experts || !has_experts))
+                return a;
     }
     return NULL;
+}
+
+const struct gguf_architecture *gguf_architecture_for(const char *model) {
+    return find_architecture(model, false);
 }
 
 int gguf_config(json_t **out, const struct gguf_files *files, const char *label,
@@ -473,8 +497,9 @@ int gguf_config(json_t **out, const struct gguf_files *files, const char *label,
 
 bool gguf_config_key(const json_t *config, const char *member, char out[GGUF_KEY_BYTES]) {
     const json_t *model = json_array_get(json_object_get(config, "architectures"), 0);
+    const bool has_experts = json_object_get(config, "num_local_experts");
     const struct gguf_architecture *architecture =
-        json_is_string(model) ? gguf_architecture_for(json_string_value(model)) : NULL;
+        json_is_string(model) ? find_architecture(json_string_value(model), has_experts) : NULL;
     for (size_t i = 0; architecture && i < N_KNOWN; i++) {
         const char *name = known_keys[i].name;
         if (!name || strcmp(name, member) != 0 || !may_have(architecture, &known_keys[i])) continue;

@@ -34,6 +34,9 @@ enum {
     GGUF_COHERE_EXPERTS = 8192, /* Cohere's experts: dense layers in front, and either norm */
     GGUF_CONVOLUTIONS = 16384,  /* layers without KV heads are short convolutions */
     GGUF_MAMBA = 32768, /* they are Mamba-2 layers, and one key says whether others rotate */
+    GGUF_ONE_PART =
+        65536, /* so they are if they have no feed-forward part, which is a layer by itself, and
+                * nothing rotates */
 };
 
 struct gguf_architecture {

@@ -2,6 +2,7 @@
  * gguf_writing.h. */
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "engine/base/error.h"
 #include "engine/gguf/gguf.h"
@@ -25,22 +26,29 @@ static int put_quotient(const struct gguf_writing *w, const char *divisor, const
     return writing_refuse(w, ERR_INVALID, key, why);
 }
 
+static const char heads_key[] = "attention.head_count_kv", width_key[] = "feed_forward_length";
+
+/* Takes what a layer has as what all layers have, but for those with 0. */
+static int join(const struct gguf_writing *w, const char *key, double n, double *common) {
+    if (n > 0 && *common > 0 && n != *common)
+        return writing_refuse(w, ERR_UNSUPPORTED, key, "differs between layers that have some");
+    if (n > 0) *common = n;
+    return 0;
+}
+
 /* Writes the KV heads of layers that attend, and the type of layers without any. */
 static int put_layers_without_heads(const struct gguf_writing *w, const char *type) {
-    static const char key[] = "attention.head_count_kv";
     const double n_layers = writing_number(w, "num_hidden_layers");
     double n_heads = 0;
     json_t *types = json_array();
-    for (size_t i = 0; i < n_layers && i < WRITING_MAX_LIST; i++) {
-        const double n = writing_number_at(w, key, i);
+    int rc = types ? 0 : writing_no_memory(w);
+    for (size_t i = 0; i < n_layers && i < WRITING_MAX_LIST && !rc; i++) {
+        const double n = writing_number_at(w, heads_key, i);
         json_array_append_new(types, json_string(n > 0 ? "full_attention" : type));
-        if (n > 0 && n_heads > 0 && n != n_heads) {
-            json_decref(types);
-            return writing_refuse(w, ERR_UNSUPPORTED, key, "differs between layers that attend");
-        }
-        if (n > 0) n_heads = n;
+        rc = join(w, heads_key, n, &n_heads);
     }
-    const int rc = writing_put(w, w->config, "layer_types", types);
+    if (rc) json_decref(types);
+    else rc = writing_put(w, w->config, "layer_types", types);
     return rc ? rc
               : writing_put(w, w->config, "num_key_value_heads", json_integer((json_int_t)n_heads));
 }
@@ -75,8 +83,40 @@ static int put_mamba(const struct gguf_writing *w) {
                        json_incref(json_object_get(w->config, "intermediate_size")));
 }
 
+/* Returns what the only part of a layer is. */
+static const char *part_of(const struct gguf_writing *w, size_t layer) {
+    char experts[WRITING_NAME_BYTES];
+    snprintf(experts, sizeof(experts), "blk.%zu.ffn_up_exps.weight", layer);
+    if (writing_number_at(w, heads_key, layer) > 0) return "full_attention";
+    if (writing_number_at(w, width_key, layer) == 0) return "linear_attention";
+    return gguf_files_find(w->files, experts) ? "moe" : "mlp";
+}
+
+/* Writes what the layers of Nemotron-H are, and the width of those that are dense. */
+static int put_parts(const struct gguf_writing *w) {
+    const double n_layers = writing_number(w, "num_hidden_layers");
+    double n_heads = 0, width = 0;
+    json_t *types = json_array();
+    int rc = types ? 0 : writing_no_memory(w);
+    for (size_t i = 0; i < n_layers && i < WRITING_MAX_LIST && !rc; i++) {
+        const char *part = part_of(w, i);
+        const bool is_dense = strcmp(part, "mlp") == 0;
+        json_array_append_new(types, json_string(part));
+        rc = join(w, heads_key, writing_number_at(w, heads_key, i), &n_heads);
+        if (!rc && is_dense) rc = join(w, width_key, writing_number_at(w, width_key, i), &width);
+    }
+    if (rc) json_decref(types);
+    else rc = writing_put(w, w->config, "layers_block_type", types);
+    if (!rc)
+        rc = writing_put(w, w->config, "num_key_value_heads", json_integer((json_int_t)n_heads));
+    if (width == 0) width = writing_number(w, "moe_intermediate_size");
+    if (!rc) rc = writing_put(w, w->config, "intermediate_size", json_integer((json_int_t)width));
+    return rc ? rc : put_quotient(w, "mamba_num_heads", "ssm.time_step_rank", "mamba_head_dim");
+}
+
 int gguf_put_recurrent(const struct gguf_writing *w) {
     const unsigned traits = w->architecture->traits;
+    if (traits & GGUF_ONE_PART) return put_parts(w);
     if (traits & GGUF_CONVOLUTIONS) return put_convolutions(w);
     if (traits & GGUF_MAMBA) return put_mamba(w);
     if (!(traits & GGUF_RECURRENT)) return 0;

@@ -82,6 +82,12 @@ static const struct family_name lfm2_tensors_of_gguf[] = {
     GGUF_TENSORS,
 };
 
+/* Of files with GGUF_ONE_PART: all norms before a part have one name. */
+static const struct family_name one_part_tensors[] = {
+    {"model.layers.#.post_attention_layernorm", "blk.#.attn_norm"},
+    GGUF_TENSORS,
+};
+
 /* Of models whose feed-forward part has norms of its own. */
 static const struct family_name own_norms_tensors[] = {
     {"model.layers.#.post_attention_layernorm", "blk.#.post_attention_norm"},
@@ -121,6 +127,7 @@ const struct family_name *gguf_layout_tensors(const struct model_config *config)
     if (architecture && architecture->traits & GGUF_LATE_FFN_NORM) return late_norm_tensors;
     if (architecture && architecture->traits & GGUF_TWO_HEADS) return gemma4_tensors_of_gguf;
     if (architecture && architecture->traits & GGUF_CONVOLUTIONS) return lfm2_tensors_of_gguf;
+    if (architecture && architecture->traits & GGUF_ONE_PART) return one_part_tensors;
     return config->own_ffn_norms ? own_norms_tensors : usual_tensors;
 }
 
@@ -143,6 +150,8 @@ static void apply(struct model_config *c, const struct gguf_files *files,
     const uint32_t attends = first_layer(c, MIXER_ATTENTION),
                    recurs = first_layer(c, MIXER_RECURRENT);
     struct recurrent_shape *recurrent = &c->recurrent;
+    uint32_t feeds = 0; /* the first layer with a feed-forward part */
+    while (feeds < c->n_layers && c->layers[feeds].kind == FFN_NONE) feeds++;
     c->tensors = gguf_layout_tensors(c);
     c->norms_from_one = false;
     c->paired_rotary = architecture->paired_rotary;
@@ -151,7 +160,7 @@ static void apply(struct model_config *c, const struct gguf_files *files,
     c->fused_shared = false;
     c->qkv_bias = has(files, attends, c->fused_qkv ? "attn_qkv.bias" : "attn_q.bias");
     c->o_bias = has(files, attends, "attn_output.bias");
-    c->mlp_bias = has(files, 0, "ffn_up.bias") || has(files, 0, "ffn_up_exps.bias");
+    c->mlp_bias = has(files, feeds, "ffn_up.bias") || has(files, feeds, "ffn_up_exps.bias");
     c->recurrent_by_group = has(files, recurs, "ssm_in.weight");
     c->gates_by_group = has(files, recurs, "ssm_ba.weight");
     c->conv_bias = has(files, recurs, "ssm_conv1d.bias");

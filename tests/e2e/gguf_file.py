@@ -32,11 +32,14 @@ ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "Qw
                  "Qwen3_5ForCausalLM": "qwen35",
                  "Lfm2ForCausalLM": "lfm2", "Lfm2MoeForCausalLM": "lfm2moe",
                  "GraniteMoeHybridForCausalLM": "granitehybrid",
+                 "NemotronHForCausalLM": "nemotron_h",
                  "Qwen3_5MoeForCausalLM": "qwen35moe", "Qwen3NextForCausalLM": "qwen3next"}
 CONVOLUTIONS = ("lfm2", "lfm2moe")
+ONE_PART = ("nemotron_h", "nemotron_h_moe")
 HYBRIDS = ("qwen35", "qwen35moe", "qwen3next")
 V_HEADS_APART = ("qwen35", "qwen35moe")
-IN_PAIRS = ("llama", "mistral3", "smollm3", "granite", "granitehybrid")  # rows of q and k are reordered
+IN_PAIRS = ("llama", "mistral3", "smollm3", "granite", "granitehybrid", "nemotron_h",
+            "nemotron_h_moe")  # rows of q and k are reordered
 NAMES = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output",
          "input_layernorm": "attn_norm", "q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v",
          "qkv_proj": "attn_qkv", "o_proj": "attn_output", "q_norm": "attn_q_norm",
@@ -231,6 +234,50 @@ def mamba_tensors(tensors, n_groups):
     return out
 
 
+def nemotron_parts(config):
+    """What each layer is: a letter, as in hybrid_override_pattern."""
+    letters = {"linear_attention": "M", "full_attention": "*", "mlp": "-", "moe": "E"}
+    return config.get("hybrid_override_pattern") or [letters[kind] for kind in
+                                                     config["layers_block_type"]]
+
+
+def usual_nemotron(tensors, config):
+    """Nemotron-H's tensors by the names of other families."""
+    parts = {"M": "mamba", "*": "self_attn", "-": "mlp", "E": "mlp"}
+    out = {}
+    for full, values in tensors.items():
+        full = full.replace("backbone.", "model.").replace("model.embeddings", "model.embed_tokens")
+        full = full.replace("model.norm_f", "model.norm")
+        if ".layers." in full:
+            part = nemotron_parts(config)[int(full.split(".")[2])]
+            full = full.replace(".mixer.", f".{parts[part]}.")
+            full = re.sub(r"(layers\.\d+)\.norm\.", r"\1.input_layernorm.", full)
+        out[full] = values
+    return out
+
+
+def nemotron_counts(config):
+    parts = nemotron_parts(config)
+    widths = {"-": config["intermediate_size"], "E": config["moe_intermediate_size"]}
+    counts = {"block_count": len(parts), "ssm.conv_kernel": config["conv_kernel"],
+              "ssm.state_size": config["ssm_state_size"], "ssm.group_count": config["n_groups"],
+              "ssm.inner_size": config["mamba_num_heads"] * config["mamba_head_dim"],
+              "ssm.time_step_rank": config["mamba_num_heads"],
+              "rope.dimension_count": config["hidden_size"] // config["num_attention_heads"],
+              "attention.head_count_kv": [config["num_key_value_heads"] * (part == "*")
+                                          for part in parts],
+              "feed_forward_length": [widths.get(part, 0) for part in parts]}
+    if "E" in parts:
+        counts |= {"expert_count": config["n_routed_experts"],
+                   "expert_used_count": config["num_experts_per_tok"],
+                   "expert_feed_forward_length": config["moe_intermediate_size"],
+                   "expert_shared_feed_forward_length":
+                       config["moe_shared_expert_intermediate_size"],
+                   "expert_shared_count": config["n_shared_experts"],
+                   "expert_group_count": config["n_group"]}
+    return counts
+
+
 def part_granite(tensors, has_experts):
     """Granite 4's tensors with gates and ups apart.  Without experts the shared part is the only
     one."""
@@ -392,7 +439,7 @@ def add_settings(out, config, name, n_guess, says_layers):
     heads, rope = config["num_attention_heads"], rope_of(config)
     size = config.get("head_dim") or config["hidden_size"] // heads
     counts = {"context_length": config["max_position_embeddings"],
-              "embedding_length": config["hidden_size"], "block_count": config["num_hidden_layers"],
+              "embedding_length": config["hidden_size"], "block_count": config.get("num_hidden_layers"),
               "feed_forward_length": config["intermediate_size"], "attention.head_count": heads,
               "attention.head_count_kv": config.get("num_key_value_heads", heads),
               "attention.key_length": size, "attention.value_length": size,
@@ -400,6 +447,12 @@ def add_settings(out, config, name, n_guess, says_layers):
     counts |= two_heads(out, config) if name == "gemma4" else {}
     experts = (config.get("num_local_experts") or config.get("num_experts")
                or config.get("n_routed_experts"))
+    if name in ONE_PART:
+        experts = None
+        counts |= nemotron_counts(config)
+        out.key(f"{name}.rope.scaling.finetuned", BOOL, False)
+        if name == "nemotron_h_moe":
+            out.key(f"{name}.expert_weights_norm", BOOL, config["norm_topk_prob"])
     if experts:
         counts |= {"expert_count": experts,
                    "expert_used_count": config.get("top_k_experts") or config["num_experts_per_tok"],
@@ -450,7 +503,8 @@ def add_settings(out, config, name, n_guess, says_layers):
     is_layer_norm = "layer_norm_eps" in config and not config.get("rms_norm_eps")
     numbers = {"attention.layer_norm_epsilon" if is_layer_norm else "attention.layer_norm_rms_epsilon":
                config["layer_norm_eps" if is_layer_norm else
-                      "norm_eps" if name in CONVOLUTIONS else "rms_norm_eps"],
+                      "norm_eps" if name in CONVOLUTIONS else
+                      "layer_norm_epsilon" if name in ONE_PART else "rms_norm_eps"],
                "rope.freq_base": rope.get("rope_theta", config.get("rope_theta", 10000.0))}
     local = (config.get("rope_parameters") or {}).get("sliding_attention", {})
     if name in ("gemma3", "gemma4") or name in ("olmo2", "cohere2", "cohere2moe", "exaone4") and "layer_types" in config:
@@ -462,7 +516,8 @@ def add_settings(out, config, name, n_guess, says_layers):
                         ("embedding_scale", config.get("embedding_multiplier")),
                         ("attention.scale", config.get("attention_multiplier")),
                         ("residual_scale", config.get("residual_multiplier")),
-                        ("expert_weights_scale", config.get("routed_scaling_factor")),
+                        ("expert_weights_scale", config.get("routed_scaling_factor")
+                         if name != "nemotron_h" else None),
                         ("logit_scale", config.get("logits_scaling") or config.get("logit_scale"))):
         if number:
             numbers[key] = number
@@ -496,7 +551,10 @@ def add_tensors(out, directory, config, kind, n_guess, legacy, fuses):
         is_small = values.ndim == 1 or "conv1d" in own
         fits = kind != "Q8_0" or values.shape[-1] % 32 == 0
         out.tensor(own, values, "F32" if is_small or not fits else kind)
-    for own, values in mamba_tensors(tensors, config.get("mamba_n_groups", 1)).items():
+    if name.startswith("nemotron"):
+        tensors = usual_nemotron(tensors, config)
+    n_groups = config.get("n_groups") or config.get("mamba_n_groups", 1)
+    for own, values in mamba_tensors(tensors, n_groups).items():
         is_matrix = own.endswith(("ssm_in.weight", "ssm_out.weight"))
         fits = kind != "Q8_0" or values.shape[-1] % 32 == 0
         out.tensor(own, values, kind if is_matrix and fits else "F32")
@@ -588,6 +646,8 @@ def write_gguf(directory, path, kind=None, pre=None, n_files=1, version=3, n_gue
     config = {**config, **config.get("text_config", {}),
               "architectures": [outer.replace("ForConditionalGeneration", "ForCausalLM")]}
     name = ARCHITECTURES[config["architectures"][0]]
+    if name == "nemotron_h" and "E" in nemotron_parts(config):
+        name = "nemotron_h_moe"
     out = Writer()
     out.key("general.architecture", STRING, name)
     add_settings(out, config, name, n_guess, says_layers)
