@@ -64,6 +64,8 @@ void model_summary_template(struct buffer *out, const struct chat_template *chat
     else if (chat->with_tools) buffer_puts(out, ", for requests with tools only");
     const struct tool_format *calls = chat->tool_text ? tool_format_of(chat->tool_text) : NULL;
     if (calls) buffer_printf(out, "; tool calls as %s", calls->name);
+    if (calls && chat->drops_tools)
+        buffer_puts(out, ", but it shows no tools: messages must describe them");
 }
 
 /* Begins the next part of a list. */

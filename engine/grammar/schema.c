@@ -34,6 +34,7 @@ struct reading {
     uint16_t *marks;     /* [n_seen]: the round in which leads_to_values() met one, or LEADS */
     unsigned n_seen, n_refs, n_nodes;
     unsigned n_looks; /* of types_of(), at schemas and values */
+    bool loosens;     /* what the library cannot follow allows more, in place of a refusal */
     struct error *err;
 };
 
@@ -64,34 +65,20 @@ static int no_memory(struct reading *r) {
 /* ---- keywords ---- */
 
 enum group {
-    ANNOTATION, /* says nothing about the value */
+    ANNOTATION, /* says nothing about the value: title, default, $defs, those of other languages */
     SHAPE,      /* excludes the others of the group, and types */
     TYPE,
     OF_STRING,
     OF_NUMBER,
     OF_ARRAY,
     OF_OBJECT,
-    NEVER /* is not supported */
+    NEVER /* is not supported; what has no row is no keyword of JSON Schema, and says nothing */
 };
 
 static const struct keyword {
     const char *name;
     enum group group;
 } keywords[] = {
-    {"title", ANNOTATION},
-    {"description", ANNOTATION},
-    {"default", ANNOTATION},
-    {"example", ANNOTATION},
-    {"examples", ANNOTATION},
-    {"deprecated", ANNOTATION},
-    {"readOnly", ANNOTATION},
-    {"writeOnly", ANNOTATION},
-    {"discriminator", ANNOTATION}, /* OpenAPI: which of oneOf it is follows from the value */
-    {"$schema", ANNOTATION},
-    {"$comment", ANNOTATION},
-    {"$id", ANNOTATION},
-    {"$defs", ANNOTATION},
-    {"definitions", ANNOTATION},
     {"$ref", SHAPE},
     {"const", SHAPE},
     {"enum", SHAPE},
@@ -120,14 +107,30 @@ static const struct keyword {
     {"propertyNames", OF_OBJECT},
     {"minProperties", OF_OBJECT},
     {"maxProperties", OF_OBJECT},
+    {"not", NEVER},
+    {"if", NEVER},
+    {"then", NEVER},
+    {"else", NEVER},
+    {"contains", NEVER},
+    {"minContains", NEVER},
+    {"maxContains", NEVER},
+    {"additionalItems", NEVER},
+    {"unevaluatedItems", NEVER},
+    {"unevaluatedProperties", NEVER},
+    {"dependencies", NEVER},
+    {"dependentRequired", NEVER},
+    {"dependentSchemas", NEVER},
+    {"divisibleBy", NEVER}, /* these three are of drafts before 4 */
+    {"disallow", NEVER},
+    {"extends", NEVER},
+    {"$dynamicRef", NEVER},
+    {"$recursiveRef", NEVER},
 };
 
-/* Returns the keyword's group; NEVER if it has none. */
 static enum group group_of(const char *name) {
-    if (strncmp(name, "x-", 2) == 0) return ANNOTATION;
     for (size_t i = 0; i < sizeof(keywords) / sizeof(*keywords); i++)
         if (strcmp(keywords[i].name, name) == 0) return keywords[i].group;
-    return NEVER;
+    return ANNOTATION;
 }
 
 static const struct type {
@@ -342,11 +345,43 @@ static int pattern_of_length(struct reading *r, json_t *schema, const struct pla
     return json_object_set_new(schema, "pattern", json_string(pattern)) ? no_memory(r) : 0;
 }
 
+/* Tells whether the library may have what a pattern asks for.  It refuses others itself. */
+static bool is_plain_pattern(const char *pattern) {
+    for (const char *at = pattern; *at; at++) {
+        if (at[0] == '(' && at[1] == '?' && at[2] != ':') return false;
+        if (at[0] != '\\') continue;
+        if (!at[1] || strchr("0123456789bBkpP", at[1])) return false;
+        at++;
+    }
+    return true;
+}
+
+/* The formats of JSON Schema.  Any other says nothing. */
+static const struct format {
+    const char *name;
+    bool is_followed; /* by the library, which would take any string else */
+} formats[] = {{"email", true},         {"date", true},
+               {"time", true},          {"date-time", true},
+               {"duration", true},      {"ipv4", true},
+               {"ipv6", true},          {"hostname", true},
+               {"uuid", true},          {"uri", true},
+               {"uri-reference", true}, {"uri-template", true},
+               {"idn-email", false},    {"idn-hostname", false},
+               {"iri", false},          {"iri-reference", false},
+               {"json-pointer", false}, {"relative-json-pointer", false},
+               {"regex", false}};
+
+static const struct format *format_of(const json_t *name) {
+    for (size_t i = 0; i < sizeof(formats) / sizeof(*formats); i++)
+        if (json_is_string(name) && strcmp(json_string_value(name), formats[i].name) == 0)
+            return &formats[i];
+    return NULL;
+}
+
 static int read_string(struct reading *r, json_t *schema, const struct place *at) {
-    /* Those that the library has; of others it would take any string. */
-    static const char *const formats[] = {"email",    "date", "time",          "date-time",
-                                          "duration", "ipv4", "ipv6",          "hostname",
-                                          "uuid",     "uri",  "uri-reference", "uri-template"};
+    const struct format *known = format_of(json_object_get(schema, "format"));
+    if (!known && json_is_string(json_object_get(schema, "format")))
+        json_object_del(schema, "format");
     const json_t *format = json_object_get(schema, "format"),
                  *pattern = json_object_get(schema, "pattern");
     const bool has_length =
@@ -355,11 +390,12 @@ static int read_string(struct reading *r, json_t *schema, const struct place *at
     if (pattern && !json_is_string(pattern)) return refuse(r, at, "pattern", "must be a string");
     if (pattern && has_length)
         return refuse(r, at, "pattern", "is not supported beside minLength or maxLength");
+    if (pattern && r->loosens && !is_plain_pattern(json_string_value(pattern)))
+        return refuse(r, at, "pattern", "has what is not supported");
     if (!format) return 0;
     if (pattern || has_length)
         return refuse(r, at, "format", "is not supported beside pattern or a length");
-    for (size_t i = 0; i < sizeof(formats) / sizeof(*formats) && json_is_string(format); i++)
-        if (strcmp(formats[i], json_string_value(format)) == 0) return 0;
+    if (known && known->is_followed) return 0;
     char what[96];
     snprintf(what, sizeof(what), "format %.64s",
              json_is_string(format) ? json_string_value(format) : "of another type");
@@ -581,7 +617,8 @@ static int choose_type(struct reading *r, json_t *schema, const struct place *at
 static void drop_others(json_t *schema) {
     const json_t *type = json_object_get(schema, "type");
     for (size_t i = 0; i < sizeof(keywords) / sizeof(*keywords); i++)
-        if (keywords[i].group >= OF_STRING && !has_group(type, keywords[i].group))
+        if (keywords[i].group >= OF_STRING && keywords[i].group < NEVER &&
+            !has_group(type, keywords[i].group))
             json_object_del(schema, keywords[i].name);
 }
 
@@ -680,7 +717,56 @@ static int read_shape(struct reading *r, json_t *schema, const char *shape,
     return rc || strcmp(shape, "oneOf") != 0 ? rc : complete_one_of(r, schema);
 }
 
-static int read_schema(struct reading *r, json_t *schema, const struct place *at) {
+/* Makes a choice of what the schema's member says, or null. */
+static bool choose_null(json_t *schema, const char *member) {
+    json_t *value = json_object_get(schema, member);
+    if (!value) return true;
+    json_t *list = json_pack("[{s:O}, {s:s}]", member, value, "type", "null");
+    return json_object_set_new(schema, "anyOf", list) == 0 && json_object_del(schema, member) == 0;
+}
+
+static bool list_null(json_t *list, json_t *null) {
+    if (json_is_array(list)) return json_array_append_new(list, null) == 0;
+    json_decref(null);
+    return true;
+}
+
+/* Allows null, as OpenAPI's `nullable` asks for: among the types, values or choices, or as a
+ * choice. */
+static int allow_null(struct reading *r, json_t *schema) {
+    const json_t *type = json_object_get(schema, "type"), *one = json_object_get(schema, "const");
+    const bool allows = json_is_true(json_object_get(schema, "nullable"));
+    json_object_del(schema, "nullable");
+    if (!allows) return 0;
+    bool made = true;
+    if (json_is_string(type))
+        made = json_object_set_new(schema, "type", json_pack("[O, s]", type, "null")) == 0;
+    else made = list_null(json_object_get(schema, "type"), json_string("null"));
+    if (one) {
+        made = made && json_object_set_new(schema, "enum", json_pack("[O]", one)) == 0;
+        json_object_del(schema, "const");
+    }
+    made = made && list_null(json_object_get(schema, "enum"), json_null()) &&
+           list_null(json_object_get(schema, "anyOf"), json_pack("{s:s}", "type", "null")) &&
+           list_null(json_object_get(schema, "oneOf"), json_pack("{s:s}", "type", "null")) &&
+           choose_null(schema, "$ref") && choose_null(schema, "allOf");
+    return made ? 0 : no_memory(r);
+}
+
+/* Lets a schema that the library cannot follow allow all values of its types. */
+static int loosen(struct reading *r, json_t *schema, const struct place *at) {
+    json_t *type = json_incref(json_object_get(schema, "type"));
+    bool is_known = type_of(type) || json_array_size(type) > 0;
+    for (size_t i = 0; i < json_array_size(type); i++)
+        is_known = is_known && type_of(json_array_get(type, i));
+    json_object_clear(schema);
+    const bool failed = is_known && json_object_set(schema, "type", type) < 0;
+    json_decref(type);
+    r->seen[r->n_seen++] = schema;
+    return failed ? no_memory(r) : read_typed(r, schema, at);
+}
+
+static int read_strictly(struct reading *r, json_t *schema, const struct place *at) {
     unsigned n_shapes;
     if (json_is_true(schema)) return 0;
     if (json_is_false(schema)) return refuse(r, at, "false", "allows no value");
@@ -689,6 +775,7 @@ static int read_schema(struct reading *r, json_t *schema, const struct place *at
     if (++r->n_nodes > SCHEMA_MAX_NODES || r->n_seen >= SCHEMA_MAX_NODES)
         return refuse(r, at, "this", "is too much: a schema may have 4096 parts");
     r->seen[r->n_seen++] = schema;
+    if (json_object_get(schema, "nullable") && allow_null(r, schema)) return ERR_NOMEM;
     if (at->parent && json_object_get(schema, "$id"))
         return refuse(r, at, "$id", "is supported at the root only");
     const char *shape = shape_of(schema, &n_shapes);
@@ -697,6 +784,16 @@ static int read_schema(struct reading *r, json_t *schema, const struct place *at
     if (!rc) rc = read_map(r, schema, "definitions", at);
     if (rc) return rc;
     return shape ? read_shape(r, schema, shape, at) : read_typed(r, schema, at);
+}
+
+static int read_schema(struct reading *r, json_t *schema, const struct place *at) {
+    const unsigned n_seen = r->n_seen, n_refs = r->n_refs;
+    const int rc = read_strictly(r, schema, at);
+    const bool is_part = json_is_object(schema) && r->n_nodes < SCHEMA_MAX_NODES;
+    if (rc != ERR_INVALID || !r->loosens || !is_part) return rc;
+    r->n_seen = n_seen; /* what it holds is no more */
+    r->n_refs = n_refs;
+    return loosen(r, schema, at);
 }
 
 /* ---- references ---- */
@@ -754,19 +851,31 @@ static int check_refs(struct reading *r) {
     return 0;
 }
 
-int schema_prepare(json_t **out, const json_t *schema, struct error *err) {
+static int prepare(json_t **out, const json_t *schema, bool loosens, struct error *err) {
     const struct place root = {0};
     json_t *copy = json_tree_copy(schema);
-    struct reading r = {.root = copy, .err = err};
+    struct reading r = {.root = copy, .loosens = loosens, .err = err};
     r.seen = calloc(SCHEMA_MAX_NODES + 1, sizeof(*r.seen));
     r.refs = calloc(SCHEMA_MAX_NODES + 1, sizeof(*r.refs));
     r.marks = calloc(SCHEMA_MAX_NODES + 1, sizeof(*r.marks));
     int rc = copy && r.seen && r.refs && r.marks ? read_schema(&r, copy, &root) : no_memory(&r);
     if (!rc) rc = check_refs(&r);
+    if (rc == ERR_INVALID && loosens && json_is_object(copy)) {
+        r.n_seen = 0;
+        rc = loosen(&r, copy, &root);
+    }
     free(r.seen);
     free(r.refs);
     free(r.marks);
     if (rc) json_decref(copy);
     else *out = copy;
     return rc;
+}
+
+int schema_prepare(json_t **out, const json_t *schema, struct error *err) {
+    return prepare(out, schema, false, err);
+}
+
+int schema_prepare_loosely(json_t **out, const json_t *schema, struct error *err) {
+    return prepare(out, schema, true, err);
 }

@@ -7,6 +7,9 @@
  *   - an object with `properties` has these alone, in their order; others only if they are
  *   required; - where `type` is missing, it is that of the other keywords.
  *
+ * What is no keyword of JSON Schema says nothing, as the standard has it; but OpenAPI's `nullable`
+ * is known.
+ *
  * Thread: any.  Memory: the result is the caller's. */
 #ifndef ENGINE_GRAMMAR_SCHEMA_H
 #define ENGINE_GRAMMAR_SCHEMA_H
@@ -24,5 +27,10 @@ enum {
 
 /* Writes the schema that the library gets.  ERR_INVALID names the keyword and where it stands. */
 int schema_prepare(json_t **out, const json_t *schema, struct error *err);
+
+/* Writes what schema_prepare() does, but refuses nothing in an object: the least part that the
+ * library cannot follow allows all values of its types.  The error then names one such part, and
+ * the result is 0. */
+int schema_prepare_loosely(json_t **out, const json_t *schema, struct error *err);
 
 #endif

@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "server/api/completion_request.h"
 #include "server/api/request_fields.h"
 #include "server/api/structured.h"
 #include "server/json/api_error.h"
@@ -93,9 +94,17 @@ static int read_format(struct request_reading *r, const char *param, const json_
         strcmp(type->type, "json_schema") == 0 ? "json_schema.schema" : type->members[0]);
 }
 
+/* Reads the format of what the assistant says, as OpenAI and Anthropic have it: tools may be called
+ * in its place. */
+static int read_said_format(struct request_reading *r, const char *param, const json_t *format) {
+    const int rc = read_format(r, param, format);
+    if (!rc && r->request->structured.param == param) r->request->structured.allows_calls = true;
+    return rc;
+}
+
 static int read_response_format(struct request_reading *r, const struct request_field *field,
                                 const json_t *value) {
-    return read_format(r, field->name, value);
+    return read_said_format(r, field->name, value);
 }
 
 /* Reads the member `format` of an object that has others besides. */
@@ -104,7 +113,8 @@ static int read_inner_format(struct request_reading *r, const struct request_fie
     const json_t *format = json_object_get(value, "format");
     if (!json_is_object(value)) return request_refuse(r, field, "must be an object");
     if (!json_is_given(format)) return 0;
-    if (json_is_string(json_object_get(format, "type"))) return read_format(r, field->name, format);
+    if (json_is_string(json_object_get(format, "type")))
+        return read_said_format(r, field->name, format);
     return api_error_set(r->err, 400, NULL, field->name, "%s.format must be an object with a type",
                          field->name);
 }

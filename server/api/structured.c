@@ -22,10 +22,12 @@ void request_structured_fini(struct request_structured *structured) {
 
 /* ---- setting the text ---- */
 
-/* Sets the text; only one member of a request may. */
+/* Sets the text; only one member of a request may.  Another one may say the same: clients send the
+ * older and the newer name of a member, so that any server knows one of them. */
 static int set_text(struct completion_request *q, const char *param, enum grammar_kind kind,
                     const char *text, size_t n, struct api_error *err) {
     struct request_structured *s = &q->structured;
+    if (s->param && s->kind == kind && s->n_text == n && memcmp(s->text, text, n) == 0) return 0;
     if (s->param)
         return api_error_set(err, 400, NULL, param,
                              "%s: only one member may say what the answer must be, and %s does",
@@ -95,16 +97,19 @@ static int set_schema(struct request_reading *r, const char *param, const json_t
 
 /* ---- formats ---- */
 
+enum { MAX_TAG_BYTES = 4 * STRUCTURED_MAX_SCHEMA_BYTES };
+
+/* Takes the format.  NULL is allowed: NULL. */
+static json_t *make_tag(json_t *format) {
+    return format ? json_pack("{s:s, s:o}", "type", "structural_tag", "format", format) : NULL;
+}
+
 int structured_set_format(struct completion_request *q, const char *param, json_t *format,
                           struct api_error *err) {
-    json_t *tag =
-        format ? json_pack("{s:s, s:o}", "type", "structural_tag", "format", format) : NULL;
-    if (!tag) {
-        json_decref(format);
-        return api_error_no_memory(err);
-    }
+    json_t *tag = make_tag(format);
+    if (!tag) return api_error_no_memory(err);
     request_structured_fini(&q->structured);
-    const int rc = set_json(q, param, GRAMMAR_TAGS, tag, 4 * STRUCTURED_MAX_SCHEMA_BYTES, err);
+    const int rc = set_json(q, param, GRAMMAR_TAGS, tag, MAX_TAG_BYTES, err);
     json_decref(tag);
     return rc;
 }
@@ -155,10 +160,21 @@ static int set_choices(struct request_reading *r, const char *param, const json_
         json_decref(elements);
         return api_error_no_memory(r->err);
     }
-    if (r->request->structured.param)
-        return set_text(r->request, param, GRAMMAR_TAGS, "", 0, r->err);
-    return structured_set_format(
-        r->request, param, json_pack("{s:s, s:o}", "type", "or", "elements", elements), r->err);
+    json_t *tag = make_tag(json_pack("{s:s, s:o}", "type", "or", "elements", elements));
+    if (!tag) return api_error_no_memory(r->err);
+    const int rc = set_json(r->request, param, GRAMMAR_TAGS, tag, MAX_TAG_BYTES, r->err);
+    json_decref(tag);
+    return rc;
+}
+
+/* Sets a grammar, as far as it is told from one of another language. */
+static int set_grammar(struct request_reading *r, const char *param, const json_t *value) {
+    if (json_string_length(value) > 0 && !strstr(json_string_value(value), "::="))
+        return api_error_set(r->err, 400, NULL, param,
+                             "%s: grammar must be EBNF with rules such as root ::= \"a\": other "
+                             "languages, as Lark, are not read",
+                             param);
+    return set_string(r, param, "grammar", GRAMMAR_EBNF, value, STRUCTURED_MAX_GRAMMAR_BYTES);
 }
 
 /* ---- ways ---- */
@@ -169,8 +185,7 @@ int structured_read_way(struct request_reading *r, const char *param, const char
     if (strcmp(way, "choice") == 0) return set_choices(r, param, value);
     if (strcmp(way, "regex") == 0)
         return set_string(r, param, way, GRAMMAR_REGEX, value, STRUCTURED_MAX_REGEX_BYTES);
-    if (strcmp(way, "grammar") == 0)
-        return set_string(r, param, way, GRAMMAR_EBNF, value, STRUCTURED_MAX_GRAMMAR_BYTES);
+    if (strcmp(way, "grammar") == 0) return set_grammar(r, param, value);
     if (strcmp(way, "json_object") == 0 && json_is_true(value))
         return set_text(r->request, param, GRAMMAR_JSON, "", 0, r->err);
     if (strcmp(way, "json_object") == 0 && json_is_false(value)) return 0;

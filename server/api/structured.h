@@ -33,7 +33,8 @@ struct request_structured {
     enum grammar_kind kind;
     char *text; /* owned, [n_text], NUL-terminated */
     size_t n_text;
-    bool is_json; /* the answer is JSON, whatever has become of the text */
+    bool is_json;      /* the answer is JSON, whatever has become of the text */
+    bool allows_calls; /* it is the form of what is said, and tools may be called instead */
 };
 
 void request_structured_fini(struct request_structured *structured);

@@ -245,6 +245,7 @@ static void probe(struct chat_template *chat) {
     const struct template *with_tools = chat->with_tools ? chat->with_tools : chat->plain;
     chat->drops_systems = chat->plain && template_drops_systems(chat->plain, chat->own);
     chat->drops_calls = with_tools && template_drops_calls(with_tools, chat->own);
+    chat->drops_tools = with_tools && template_drops_tools(with_tools, chat->own);
 }
 
 int chat_template_load(struct chat_template *chat, const char *file, const char *model_dir,

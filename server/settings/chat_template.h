@@ -30,6 +30,7 @@ struct chat_template {
     bool names_developer;        /* it knows the role `developer` */
     bool drops_systems;          /* it writes no system message behind the first turn */
     bool drops_calls;            /* it does not write all calls of a message */
+    bool drops_tools;            /* it writes nothing of a request's tools */
     bool marks_reasoning;        /* its model marks what it thinks: */
     enum thought_form thoughts;  /* so */
     bool has_processors;         /* there is a chat_template.json, which is not used */

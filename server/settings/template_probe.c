@@ -14,6 +14,9 @@
 #define CALL(id, name)                                                                             \
     "{\"id\":\"" id "\",\"type\":\"function\",\"function\":{\"name\":\"" name                      \
     "\",\"arguments\":{}}}"
+#define TOOLS(name)                                                                                \
+    "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"" name                             \
+    "\",\"description\":\"d\",\"parameters\":{\"type\":\"object\",\"properties\":{}}}}]"
 #define RESULT(id) "{\"role\":\"tool\",\"tool_call_id\":\"" id "\",\"content\":\"r\"}"
 
 static const char systems[] =
@@ -21,12 +24,17 @@ static const char systems[] =
     "{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"" FIRST "\"},"
     "{\"role\":\"assistant\",\"content\":\"a\"},{\"role\":\"system\",\"content\":\"" SECOND "\"},"
     "{\"role\":\"user\",\"content\":\"u\"}]}";
-static const char calls[] =
-    "{\"add_generation_prompt\":true,\"documents\":null,\"tools\":[{\"type\":\"function\","
-    "\"function\":{\"name\":\"f\",\"description\":\"d\",\"parameters\":{\"type\":\"object\","
-    "\"properties\":{}}}}],\"messages\":[{\"role\":\"user\",\"content\":\"u\"},"
-    "{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[" CALL("abcdefgh1", FIRST) "," CALL(
-        "abcdefgh2", SECOND) "]}," RESULT("abcdefgh1") "," RESULT("abcdefgh2") "]}";
+static const char calls[] = "{\"add_generation_prompt\":true,\"documents\":null," TOOLS(
+    "f") ",\"messages\":[{\"role\":\"user\",\"content\":\"u\"},"
+         "{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[" CALL(
+             "abcdefgh1",
+             FIRST) "," CALL("abcdefgh2",
+                             SECOND) "]}," RESULT("abcdefgh1") "," RESULT("abcdefgh2") "]}";
+
+static const char tools[] = "{\"add_generation_prompt\":true,\"documents\":null," TOOLS(
+    SECOND) ",\"messages\":["
+            "{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"" FIRST
+            "\"}]}";
 
 /* Tells whether the text of a conversation has the first word and lacks the second. */
 static bool drops(const struct template *template, const json_t *own, const char *conversation) {
@@ -52,4 +60,8 @@ bool template_drops_systems(const struct template *template, const json_t *own) 
 
 bool template_drops_calls(const struct template *template, const json_t *own) {
     return drops(template, own, calls);
+}
+
+bool template_drops_tools(const struct template *template, const json_t *own) {
+    return drops(template, own, tools);
 }

@@ -1,7 +1,8 @@
 /* template_probe.h - what a chat template leaves out of a conversation without an error.
  *
- * gpt-oss's writes the first of several calls alone, and no instructions behind the first turn.
- * What is left out is found at the start, by two conversations with words that nothing else says.
+ * gpt-oss's writes the first of several calls alone, and no instructions behind the first turn;
+ * DeepSeek R1's writes calls, and shows no tools.  What is left out is found at the start, by three
+ * conversations with words that nothing else says.
  *
  * Thread: main, at the start.  Memory: none of its own. */
 #ifndef SERVER_SETTINGS_TEMPLATE_PROBE_H
@@ -17,5 +18,7 @@ struct template;
 bool template_drops_systems(const struct template *template, const json_t *own);
 /* Tells whether the template writes only some of the calls of a message. */
 bool template_drops_calls(const struct template *template, const json_t *own);
+/* Tells whether the template writes nothing of a request's tools. */
+bool template_drops_tools(const struct template *template, const json_t *own);
 
 #endif

@@ -78,6 +78,31 @@ def test_a_form_without_a_thought_is_the_final_message(speaker):
     assert "".join(token["token"] for token in choice["logprobs"]["content"]) == message["content"]
 
 
+@pytest.mark.parametrize("strict", [False, True], ids=["free", "strict"])
+def test_an_answer_is_a_call_or_a_final_message_of_the_form(speaker, strict):
+    server, ids = speaker
+    tool = {"type": "function", "function": {"name": "f", "strict": strict, "parameters": {
+        "type": "object", "properties": {"a": {"const": "x"}}, "required": ["a"]}}}
+    form = {"type": "json_schema", "json_schema": {"name": "s", "schema": {
+        "type": "object", "properties": {"b": {"enum": [1, 2]}}, "required": ["b"]}}}
+    seen = set()
+    for word in ("commentary", "final"):
+        tokens = server.post("/tokenize", {"prompt": word, "add_special_tokens": False}).json()["tokens"]
+        body = {"messages": [{"role": "user", "content": "q"}], "max_tokens": 60, "reasoning_effort": "none", "tools": [tool],
+                "response_format": form, "temperature": 0, "logit_bias": {str(token): 60 for token in tokens}}
+        choice = ask(server, CHAT, body)["choices"][0]
+        message = choice["message"]
+        if choice["finish_reason"] == "length":  # in arguments that may be anything
+            assert not strict
+            continue
+        if not message.get("tool_calls"):
+            assert json.loads(message["content"]) in ({"b": 1}, {"b": 2}), message
+        elif strict:
+            assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == {"a": "x"}
+        seen.add(bool(message.get("tool_calls")))
+    assert False in seen and (True in seen or not strict), seen
+
+
 def test_an_answer_continues_the_final_message(speaker):
     server, _ = speaker
     body = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "The sun"}],

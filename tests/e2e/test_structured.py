@@ -28,13 +28,19 @@ LLAMA = TEMPLATE + "{% if tools %}{\"name\": \"\", \"parameters\": dictionary}{%
 GLM4 = TEMPLATE + "{% if tools %}请使用 Json 格式表示调用的参数{% endif %}"
 CODER = TEMPLATE + "{% if tools %}<function=f>{% endif %}"
 GLM45 = TEMPLATE + "{% if tools %}<arg_key>{% endif %}"
-MISTRAL = TEMPLATE + "{% if tools %}{{ '[TOOL_CALLS]' }}{% endif %}"
-PHI4 = TEMPLATE + "{% if tools %}{{ '<|tool_call|>' }}{% endif %}"
-CALL_TOKENS = {MISTRAL: "[TOOL_CALLS]", PHI4: "<|tool_call|>"}
+SIGNS = {"seed-oss": "<seed:tool_call>", "minimax": "<minimax:tool_call>", "nemotron": "<TOOLCALL>",
+         "functools": "functools["}
+SIGNED = {name: TEMPLATE + "{% if tools %}" + sign + "{% endif %}" for name, sign in SIGNS.items()}
+TOKENS = {"mistral": "[TOOL_CALLS]", "phi4": "<|tool_call|>", "gemma-4": "<|tool_call>",
+          "functiongemma": "<start_function_call>", "kimi-k2": "<|tool_calls_section_begin|>",
+          "deepseek": "<｜tool▁calls▁begin｜>", "cohere": "<|START_ACTION|>", "olmo-3": "<function_calls>"}
+MARKED = {name: TEMPLATE + "{% if tools %}{{ '" + token + "' }}{% endif %}" for name, token in TOKENS.items()}
+LFM2 = TEMPLATE + "{% if tools %}List of tools: {% endif %}"
+CALL_TOKENS = {**{MARKED[name]: token for name, token in TOKENS.items()}, LFM2: "<|tool_call_start|>"}
 CALL_TOKEN_ID = 8187  # that of <|pad|>, which it takes the place of
 N_TOOLS = 500 if LONG else 20 if SLOW else 24  # of each format
 FORMATS = {"hermes": HERMES, "llama": LLAMA, "glm4": GLM4, "qwen3-coder": CODER, "glm4.5": GLM45,
-           "mistral": MISTRAL, "phi4": PHI4}
+           **SIGNED, **MARKED, "lfm2": LFM2}
 
 
 def complete(server, status=200, **fields):
@@ -336,8 +342,8 @@ def chat(server, status=200, **fields):
 
 def is_call(call):
     arguments = json.loads(call["function"]["arguments"])
-    if call["function"]["name"] == "stop":
-        return isinstance(arguments, dict)
+    if call["function"]["name"] == "stop":  # which has no parameters
+        return arguments == {}
     return (call["function"]["name"] == "find" and len(arguments["word"]) <= 9
             and arguments.get("n", 0) <= 5 and set(arguments) <= {"word", "n"})
 
@@ -356,6 +362,7 @@ def serve_format(serve, tiny_model, tmp_path, template):
 @pytest.mark.parametrize("template", FORMATS.values(), ids=FORMATS)
 def test_calls_that_must_come(grammars, serve, tiny_model, tmp_path, template):
     server = serve_format(serve, tiny_model, tmp_path, template)
+    assert "but it shows no tools" in server.log and "shows no tools" not in grammars.log
     named = {"type": "function", "function": {"name": "find"}}
     for choice, parallel in ((named, True), ("required", False), ("required", True)):
         answer = chat(server, tools=TOOLS, tool_choice=choice, parallel_tool_calls=parallel, temperature=1, n=4)
@@ -473,10 +480,76 @@ def test_arguments_without_quotes_are_of_their_types(grammars, serve, tiny_model
     ({"type": "object", "properties": {"a": {"$ref": "#/properties/b"}, "b": {}}}, "#/properties/b"),
     ({"type": "object", "properties": {"a": {"$ref": "#"}}}, "$ref #")])
 def test_what_elements_cannot_say_is_named(grammars, serve, tiny_model, tmp_path, schema, named):
+    """A tool that is not strict is called all the same: its client awaits no more than a call."""
     server = serve_format(serve, tiny_model, tmp_path, CODER)
-    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema, "strict": True}}
     error = chat(server, 400, tools=[tool], tool_choice="required")["error"]
     assert error["param"] == "tools" and named in error["message"], error
+    tool["function"]["strict"] = False
+    for choice in chat(server, tools=[tool], tool_choice="required", n=4)["choices"]:
+        assert choice["finish_reason"] == "length" or choice["message"]["tool_calls"]
+    server.wait_logged("loosened parameters=")
+
+
+AGE = {"type": "object", "properties": {"age": {"type": "integer", "minimum": 0, "maximum": 120}}, "required": ["age"]}
+FORM, OTHER_FORM = ({"response_format": {"type": "json_schema", "json_schema": {"name": "p", "schema": schema}}}
+                    for schema in (PERSON, AGE))
+
+
+def is_aged(text):
+    return list(json.loads(text)) == ["age"]
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["free", "strict"])
+@pytest.mark.parametrize("template", FORMATS.values(), ids=FORMATS)
+def test_an_answer_is_a_call_or_has_the_form(grammars, serve, tiny_model, tmp_path, template, strict):
+    """As agents ask whose last answer is of a type.  The names of a call and of a person begin alike."""
+    server = serve_format(serve, tiny_model, tmp_path, template)
+    tools = [{**tool, "function": {**tool["function"], "strict": strict}} for tool in TOOLS]
+    if template in CALL_TOKENS and strict:
+        error = chat(server, 400, tools=tools, **FORM)["error"]
+        assert "a token of their own" in error["message"] and error["param"] == "response_format", error
+        return
+    n_calls = n_said = 0
+    words = json.loads((tiny_model / "tokenizer.json").read_text())["model"]["vocab"]
+    unmarked = {str(i): -100 for word, i in words.items() if word[0] not in '{"'}
+    for seed in range(8):
+        # A random model begins with a mark nearly always, unless it cannot.
+        bias = {"logit_bias": dict(list(unmarked.items())[:1024])} if seed % 2 else {}
+        form, is_formed = ((FORM, is_person), (OTHER_FORM, is_aged))[seed // 2 % 2]
+        for choice in chat(server, tools=tools, temperature=1, n=8, seed=seed, **bias, **form)["choices"]:
+            if choice["finish_reason"] == "length":
+                continue
+            calls = choice["message"].get("tool_calls") or []
+            assert bool(calls) == (choice["finish_reason"] == "tool_calls"), choice
+            assert is_formed(choice["message"]["content"]) if not calls else choice["message"]["content"] is None
+            assert not strict or all(map(is_call, calls))
+            n_calls += bool(calls)
+            n_said += not calls
+    assert n_said > 0 and bool(n_calls) == (template not in CALL_TOKENS)
+    whole = {"structured_outputs": {"json": AGE}}  # of all that is answered
+    if strict:
+        assert "the whole answer" in chat(server, 400, tools=tools, **whole)["error"]["message"]
+    for choice in chat(server, tools=TOOLS, temperature=1, n=4, **whole)["choices"]:
+        assert choice["finish_reason"] == "stop" and is_aged(choice["message"]["content"])
+    for choice in chat(server, tools=tools, tool_choice="none", temperature=1, n=4, **FORM)["choices"]:
+        assert choice["finish_reason"] == "length" or is_person(choice["message"]["content"])
+
+
+@pytest.mark.parametrize("older,newer", [
+    ({"guided_regex": "[ab]"}, {"regex": "[ab]"}), ({"guided_choice": ["a", "b"]}, {"choice": ["a", "b"]}),
+    ({"guided_json": PERSON}, {"json": PERSON}), ({"guided_grammar": 'root ::= "a"'}, {"grammar": 'root ::= "a"'})])
+def test_two_members_may_say_the_same(grammars, older, newer):
+    """guidance sends the older and the newer name of vLLM's members."""
+    complete(grammars, max_tokens=4, structured_outputs=newer, **older)
+    error = complete(grammars, 400, structured_outputs={"regex": "other"}, **older)["error"]
+    assert "only one member" in error["message"], error
+
+
+def test_a_grammar_of_another_language_is_named(grammars):
+    for text in ('start: "a" | "b"', '%llguidance {}\n\nstart: /[ab]/'):
+        error = complete(grammars, 400, structured_outputs={"grammar": text})["error"]
+        assert "must be EBNF" in error["message"] and "Lark" in error["message"], error
 
 
 def test_messages_and_responses_are_constrained_too(server, grammars):

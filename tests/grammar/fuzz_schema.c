@@ -20,6 +20,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (!code && (schema_prepare(&again, out, &err) || !json_equal(out, again))) abort();
     json_decref(again);
     json_decref(out);
+    out = again = NULL;
+    /* What is loosened is followed whole. */
+    if (schema_prepare_loosely(&out, schema, &err) == 0 &&
+        (schema_prepare(&again, out, &err) || !json_equal(out, again)))
+        abort();
+    json_decref(again);
+    json_decref(out);
     json_decref(schema);
     return 0;
 }

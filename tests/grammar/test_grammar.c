@@ -96,7 +96,104 @@ static const struct {
     {"{\"type\":\"integer\",\"multipleOf\":7,\"minimum\":4}",
      "{\"type\":\"integer\",\"multipleOf\":7,\"minimum\":4}", NULL},
     {"{\"const\":1,\"type\":\"string\"}", NULL, "const is not of the type"},
+    /* What JSON Schema does not know says nothing. */
+    {"{\"type\":\"string\",\"enumNames\":[\"a\"],\"propertyOrdering\":[\"b\"]}",
+     "{\"type\":\"string\",\"enumNames\":[\"a\"],\"propertyOrdering\":[\"b\"]}", NULL},
+    {"{\"type\":\"string\",\"format\":\"path\",\"minLength\":0,\"maxLength\":129}", NULL,
+     "maxLength above 128"},
+    {"{\"type\":\"string\",\"format\":\"path\"}", "{\"type\":\"string\"}", NULL},
+    {"{\"type\":\"string\",\"format\":3}", NULL, "format of another type"},
+    {"{\"if\":{}}", NULL, "#: if is not supported"},
+    /* OpenAPI's way to allow null. */
+    {"{\"type\":\"string\",\"nullable\":false}", "{\"type\":\"string\"}", NULL},
+    {"{\"type\":\"string\",\"nullable\":true}", "{\"type\":[\"string\",\"null\"]}", NULL},
+    {"{\"type\":[\"string\",\"integer\"],\"nullable\":true}",
+     "{\"type\":[\"string\",\"integer\",\"null\"]}", NULL},
+    {"{\"type\":\"string\",\"enum\":[\"a\"],\"nullable\":true}", "{\"enum\":[\"a\",null]}", NULL},
+    {"{\"type\":\"string\",\"const\":\"a\",\"nullable\":true}", "{\"enum\":[\"a\",null]}", NULL},
+    {"{\"anyOf\":[{\"type\":\"string\"}],\"nullable\":true}",
+     "{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"null\"}]}", NULL},
+    {"{\"items\":{\"$ref\":\"#/$defs/"
+     "a\",\"nullable\":true},\"type\":\"array\",\"$defs\":{\"a\":true}}",
+     "{\"items\":{\"anyOf\":[{\"$ref\":\"#/$defs/a\"},{\"type\":\"null\"}]},\"type\":\"array\","
+     "\"$defs\":{\"a\":true}}",
+     NULL},
+    {"{\"nullable\":true}", "{}", NULL},
 };
+
+/* What a schema becomes where the parts that cannot be followed allow more. */
+static const struct {
+    const char *schema, *becomes, *says; /* NULL: all of it is followed */
+} loosened[] = {
+    {"{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"array\",\"items\":{\"type\":"
+     "\"string\"},"
+     "\"uniqueItems\":true},\"b\":{\"type\":\"integer\",\"minimum\":0}}}",
+     "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"array\",\"items\":true},"
+     "\"b\":{\"type\":\"integer\",\"minimum\":0}},\"additionalProperties\":false}",
+     "#/properties/a: uniqueItems"},
+    {"{\"properties\":{\"a\":{\"type\":[\"string\",\"null\"],\"maxLength\":500,\"title\":\"A\"}}}",
+     "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":[\"string\",\"null\"]}},"
+     "\"additionalProperties\":false}",
+     "#/properties/a: maxLength"},
+    {"{\"properties\":{\"a\":{\"type\":\"STRING\"},\"b\":{\"not\":{}},\"c\":{\"items\":[]}}}",
+     "{\"type\":\"object\",\"properties\":{\"a\":{},\"b\":{},\"c\":{\"type\":\"array\",\"items\":"
+     "true}},"
+     "\"additionalProperties\":false}",
+     "#/properties/c"},
+    {"{\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"^(?!x)\\\\d$\"},"
+     "\"b\":{\"type\":\"string\",\"pattern\":\"^(?:a|\\\\d)$\"}}}",
+     "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"},"
+     "\"b\":{\"type\":\"string\",\"pattern\":\"^(?:a|\\\\d)$\"}},\"additionalProperties\":false}",
+     "#/properties/a: pattern"},
+    {"{\"type\":\"object\",\"anyOf\":[{\"required\":[\"a\"]}],\"properties\":{\"a\":true}}",
+     "{\"type\":\"object\",\"additionalProperties\":true}", "#: type"},
+    /* Of a part that is no more, nothing is referred to. */
+    {"{\"type\":\"object\",\"properties\":{\"a\":{\"not\":{},\"properties\":{\"b\":{}}},"
+     "\"c\":{\"$ref\":\"#/properties/a/properties/b\"}}}",
+     "{\"type\":\"object\",\"additionalProperties\":true}", "refers to no schema"},
+    {"{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#/$defs/n\"}},\"$defs\":{\"n\":{"
+     "\"type\":\"string\",\"maxLength\":999}}}",
+     "{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#/$defs/n\"}},\"$defs\":{\"n\":{"
+     "\"type\":\"string\"}},\"additionalProperties\":false}",
+     "#/$defs/n: maxLength"},
+    {"{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"}}}",
+     "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"}},\"additionalProperties\":"
+     "false}",
+     NULL},
+};
+
+TEST(schemas_that_are_loosened_name_what_is_not_followed) {
+    for (size_t i = 0; i < sizeof(loosened) / sizeof(*loosened); i++) {
+        struct error err = {0};
+        json_t *schema = parse(loosened[i].schema), *wanted = parse(loosened[i].becomes),
+               *out = NULL;
+        if (schema_prepare_loosely(&out, schema, &err))
+            fail_msg("%s: %s", loosened[i].schema, err.text);
+        if (!json_equal(out, wanted)) fail_msg("%s became something else", loosened[i].schema);
+        if (!loosened[i].says) assert_string_equal(err.text, "");
+        else if (!strstr(err.text, loosened[i].says))
+            fail_msg("%s: %s", loosened[i].schema, err.text);
+        json_decref(out);
+        json_decref(wanted);
+        json_decref(schema);
+    }
+}
+
+TEST(too_much_is_loosened_as_a_whole) {
+    struct error err = {0};
+    json_t *all = json_object(), *out = NULL;
+    for (int i = 0; i < SCHEMA_MAX_NODES; i++) {
+        char name[16];
+        snprintf(name, sizeof(name), "p%d", i);
+        json_object_set_new(all, name, json_object());
+    }
+    json_t *wide = json_pack("{s:s, s:o}", "type", "object", "properties", all);
+    assert_int_equal(schema_prepare_loosely(&out, wide, &err), 0);
+    assert_non_null(strstr(err.text, "too much"));
+    assert_int_equal(json_object_size(out), 2);
+    json_decref(out);
+    json_decref(wide);
+}
 
 TEST(schemas_are_completed_or_refused_by_name) {
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {

@@ -5,6 +5,8 @@
 #include <jansson.h>
 
 #include "server/api/conversation/request.h"
+#include "server/api/conversation/tools.h"
+#include "server/api/messages/blocks.h"
 #include "server/api/messages/request.h"
 #include "server/settings/chat_template.h"
 #include "tests/server/api_rig.h"
@@ -48,6 +50,28 @@ TEST_WITH(the_system_is_the_first_message, set_up, rig_tear_down_chat) {
                  "{\"type\":\"text\",\"text\":\"s\"},{\"type\":\"text\",\"text\":\"t\"}],"
                  "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]",
                  "[system: s\nt][user: hi]>");
+}
+
+/* The texts are gathered in one pass: a body of some MB took minutes, as each one was copied with
+ * all of those before it. */
+TEST(the_thinking_of_many_blocks_is_one) {
+    enum { N = 30000, EACH = 400 };
+    static char thought[EACH + 1];
+    struct api_error err = {0};
+    struct tool_list tools = {0};
+    bool continues;
+    memset(thought, 'x', EACH);
+    json_t *blocks = json_array(), *messages = json_array();
+    for (int i = 0; i < N; i++)
+        json_array_append_new(blocks,
+                              json_pack("{s:s, s:s}", "type", "thinking", "thinking", thought));
+    json_t *from = json_pack("[{s:s, s:o}]", "role", "assistant", "content", blocks);
+    assert_int_equal(blocks_read_messages(messages, &tools, from, &continues, NULL, &err), 0);
+    const json_t *all = json_object_get(json_array_get(messages, 0), "reasoning_content");
+    assert_int_equal(json_string_length(all), N * (EACH + 1) - 1);
+    json_decref(from);
+    json_decref(messages);
+    tool_list_fini(&tools);
 }
 
 TEST_WITH(calls_and_results_are_messages, set_up, rig_tear_down_chat) {

@@ -197,6 +197,7 @@ TEST_WITH(what_a_template_leaves_out_is_written_otherwise, rig_set_up, tear_down
     chat.drops_systems = template_drops_systems(chat.plain, chat.own);
     chat.drops_calls = template_drops_calls(chat.plain, chat.own);
     assert_true(chat.drops_systems && chat.drops_calls);
+    assert_true(template_drops_tools(chat.plain, chat.own));
     check(*state, S "," U "," A "," T "," V "," TWO_CALLS,
           "[system:s][user:u][assistant:a][user:t\n\nv][assistant:cf][tool:first][assistant:g]"
           "[tool:second]");
@@ -204,6 +205,9 @@ TEST_WITH(what_a_template_leaves_out_is_written_otherwise, rig_set_up, tear_down
     use(*state, in_front);
     assert_false(template_drops_systems(chat.plain, chat.own)); /* it raises */
     assert_false(template_drops_calls(chat.plain, chat.own));
+    use(*state, "{% for m in messages %}{{ m.content }}{% if loop.first and tools %}"
+                "{{ tools | tojson }}{% endif %}{% endfor %}");
+    assert_false(template_drops_tools(chat.plain, chat.own));
 }
 
 TEST_WITH(ids_are_shortened, rig_set_up, tear_down) {

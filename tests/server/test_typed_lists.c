@@ -159,6 +159,23 @@ TEST_WITH(a_grammar_is_part_of_the_description, set_up, tear_down) {
     }
 }
 
+/* The name of a namespace is copied into that of each tool in it.  With one of 1 MB, 2,000 tools
+ * took more than 4 GB. */
+TEST_WITH(the_name_of_a_namespace_is_bounded, set_up, tear_down) {
+    char name[258], fields[1024];
+    for (size_t n = 256; n <= 257; n++) {
+        memset(name, 'n', n);
+        name[n] = 0;
+        snprintf(fields, sizeof(fields),
+                 "'input':'q','tools':[{'type':'namespace','name':'%s','tools':[" FLAT("f") "]}]",
+                 name);
+        char shown[512];
+        snprintf(shown, sizeof(shown), "[user: q]<%s__f>", name);
+        check(*state, RESPONSES, fields,
+              n > 256 ? "tools[0].name must have at most 256 bytes" : shown);
+    }
+}
+
 TEST_WITH(namespaces_are_part_of_names, set_up, tear_down) {
     check_tool(*state,
                "{'type':'namespace','name':'mcp__a','tools':[" SCHEMED("f") "," SCHEMED("g") "]}",

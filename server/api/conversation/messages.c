@@ -181,6 +181,8 @@ static int read_role(struct reading *r) {
     const char *role = json_string_value(json_object_get(r->from, "role"));
     for (size_t i = 0; role && i < sizeof(roles) / sizeof(*roles); i++)
         if (strcmp(role, roles[i]) == 0) r->role = roles[i];
+    if (role && strcmp(role, "function") == 0)
+        return refuse(r, "role", "function is not supported: results of tools have the role tool");
     if (!r->role) return refuse(r, "role", "must be system, developer, user, assistant or tool");
     if (strcmp(role, "developer") == 0 && !r->names_developer) r->role = "system";
     return set_new(r, "role", json_string(r->role));

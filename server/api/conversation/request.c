@@ -170,13 +170,25 @@ static int read_modalities(struct request_reading *r, const struct request_field
     return request_read_refused(r, field, value);
 }
 
+static int refuse_older(struct request_reading *r, const struct request_field *field,
+                        const char *newer) {
+    return api_error_set(r->err, 400, "unsupported", field->name, "%s is not supported: send %s",
+                         field->name, newer);
+}
+
+/* Refuses the functions of OpenAI's older requests. */
+static int read_functions(struct request_reading *r, const struct request_field *field,
+                          const json_t *value) {
+    return request_read_refused(r, field, value) ? refuse_older(r, field, "tools") : 0;
+}
+
 /* Refuses the choice of a function, which OpenAI's older requests have.  Without functions none and
  * auto ask for nothing. */
 static int read_function_call(struct request_reading *r, const struct request_field *field,
                               const json_t *value) {
     const char *word = json_string_value(value);
     if (word && (strcmp(word, "none") == 0 || strcmp(word, "auto") == 0)) return 0;
-    return request_read_refused(r, field, value);
+    return request_read_refused(r, field, value) ? refuse_older(r, field, "tool_choice") : 0;
 }
 
 /* Refuses a search, which an empty object asks for, too. */
@@ -204,7 +216,7 @@ static const struct request_field fields[] = {
     {"tool_choice", "'none'|'auto'|'required'|object", read_tool_choice, 0, 0, 0,
      "Whether the model may call them: auto or none."},
     {"parallel_tool_calls", "boolean", read_parallel, 0, 0, 0, "Several calls may be answered."},
-    {"functions", "refused", request_read_refused, 0, 0, 0, "Only an empty one: use tools."},
+    {"functions", "refused", read_functions, 0, 0, 0, "Only an empty one: use tools."},
     {"function_call", "refused", read_function_call, 0, 0, 0, "Not supported."},
     {"chat_template", "refused", request_read_refused, 0, 0, 0, "Not supported."},
     {"audio", "refused", request_read_refused, 0, 0, 0, "Not supported."},
@@ -279,15 +291,12 @@ static int show_marks(struct request_reading *r, const struct chat_template *mod
     return rc;
 }
 
-/* Constrains the answer to the calls that are asked for.  What response_format says is for answers
- * that are text. */
+/* Constrains the answer to the calls that are asked for, or that may come in place of the form that
+ * the client wants.  Of a call that must be made, response_format says nothing. */
 static int constrain_calls(struct request_reading *r, const struct tool_demand *demand) {
     const char *param = demand->must_call ? "tool_choice" : "tools";
+    if (demand->said) param = r->request->structured.param;
     json_t *format = NULL;
-    if (!demand->must_call && r->request->structured.param)
-        return api_error_set(r->err, 400, "unsupported", r->request->structured.param,
-                             "%s is not supported beside strict tools that may be called",
-                             r->request->structured.param);
     struct sampling_params *params = &r->request->params;
     /* Calls begin with the token itself.  Text may come before it, or instead of it, unless one
      * must be made. */
@@ -295,6 +304,23 @@ static int constrain_calls(struct request_reading *r, const struct tool_demand *
     params->is_free_before = !demand->must_call;
     const int rc = tool_constraint_make(&format, demand, r->err);
     return rc ? rc : structured_set_format(r->request, param, format, r->err);
+}
+
+/* Finds the form of an answer that calls no tool, where that must be told from calls. */
+static int find_said(struct request_reading *r, struct tool_demand *demand, json_t **said) {
+    const char *param = r->request->structured.param;
+    if (!demand->tools || demand->must_call || !param) return 0;
+    const bool has_token = demand->format->is_special && !*demand->mark;
+    if (has_token || !r->request->structured.allows_calls) {
+        if (!tool_demand_constrains(demand)) return 0;
+        return api_error_set(r->err, 400, "unsupported", param,
+                             "%s is not supported beside strict tools that may be called: %s",
+                             param,
+                             has_token ? "this model's calls begin with a token of their own"
+                                       : "it is the form of the whole answer");
+    }
+    demand->said = *said = structured_format(&r->request->structured);
+    return *said ? 0 : api_error_no_memory(r->err);
 }
 
 /* Tells whether the client's own form of a text says where the thought ends.  It then holds from
@@ -348,17 +374,21 @@ static int constrain(struct request_reading *r, const struct chat_template *mode
                                  .must_call = chat->choice.must_call,
                                  .one_call = chat->choice.one_call || chat->choice.named,
                                  .format = chat->format,
-                                 .strings = chat->strings};
-    const bool calls = chat->tools && tool_demand_constrains(&demand);
+                                 .strings = chat->strings,
+                                 .skipped = r->limits->skipped};
+    json_t *said = NULL;
     const struct tokenizer *tokenizer = r->limits->tokenizer;
     if (chat->format && chat->format->is_special &&
         !(tokenizer &&
           tokenizer_find_added(tokenizer, chat->format->begin, strlen(chat->format->begin),
                                &r->request->params.prefix)))
         demand.mark = chat->format->begin;
+    int rc = find_said(r, &demand, &said);
+    const bool calls = chat->tools && tool_demand_constrains(&demand);
     const bool covers =
         !calls && r->request->structured.param && covers_thought(&r->request->structured);
-    const int rc = calls ? constrain_calls(r, &demand) : 0;
+    if (!rc && calls) rc = constrain_calls(r, &demand);
+    json_decref(said);
     if (rc || covers || !r->request->structured.param || !model->marks_reasoning) return rc;
     return allow_thought(r, model, calls);
 }

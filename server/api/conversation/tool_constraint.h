@@ -10,6 +10,7 @@
 #include <jansson.h>
 
 struct api_error;
+struct skipped_types;
 struct tool_format;
 
 struct tool_demand {
@@ -20,10 +21,13 @@ struct tool_demand {
     const struct tool_format *format; /* of the model's calls */
     const char
         *mark; /* which the tokenizer has as no token, so that it is text before them; "": none */
-    const json_t *strings; /* of the tools (tool_strings.h) */
+    const json_t *strings;         /* of the tools (tool_strings.h) */
+    const json_t *said;            /* the form of an answer that calls none; NULL: any text */
+    struct skipped_types *skipped; /* gets what schemas have that is not followed */
 };
 
-/* Tells whether calls must be constrained: one must be made, or a tool is strict. */
+/* Tells whether calls must be constrained: one must be made, a tool is strict, or another answer
+ * has a form. */
 bool tool_demand_constrains(const struct tool_demand *demand);
 
 /* Writes a structural tag's format (engine/grammar/grammar.h) of all allowed answers, behind the

@@ -51,9 +51,12 @@ static bool read_json(struct tool_split *split, const char *text, size_t n) {
     return tool_json_read(split, trimmed((struct piece){text, n}));
 }
 
-/* Reads calls of Llama 3.1 and 3.2: {"name": …, "parameters": …}, with semicolons between. */
+/* Reads calls of Llama 3.1 and 3.2: {"name": …, "parameters": …}, with semicolons between.  An
+ * object with a name alone is an answer: no mark says that it is a call. */
 static bool read_llama(struct tool_split *split, const char *text, size_t n) {
-    return tool_json_read_all(split, (struct piece){text, n}, ';');
+    const struct piece all = {text, n};
+    return tool_json_has_arguments(braced_of(skip_space(all))) &&
+           tool_json_read_all(split, all, ';');
 }
 
 static enum tool_beginning look_for_object(const char *text, size_t n) {

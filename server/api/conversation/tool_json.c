@@ -76,7 +76,7 @@ bool tool_json_has_arguments(struct piece object) {
     struct json_oddities odd = {0};
     json_t *root = parse_object(object, &odd);
     bool has = false;
-    for (size_t i = 0; i < 2; i++) has |= json_is_object(json_object_get(root, argument_names[i]));
+    for (size_t i = 0; i < 2; i++) has |= json_object_get(root, argument_names[i]) != NULL;
     json_decref(root);
     return has;
 }

@@ -12,8 +12,9 @@
 #include "server/json/buffer.h"
 #include "server/json/json_value.h"
 
-/* Namespaces in namespaces; deeper ones are skipped. */
-enum { MAX_NESTED = 4, MAX_WHERE = 128 };
+/* Namespaces in namespaces; deeper ones are skipped.  Each tool of a namespace has its name in its
+ * own, so a long one would be there as many times. */
+enum { MAX_NESTED = 4, MAX_WHERE = 128, MAX_SPACE_BYTES = 256 };
 
 /* A tool that is being read. */
 struct reading {
@@ -182,6 +183,8 @@ static int read_group(const struct reading *r) {
                  *about = json_object_get(r->tool, "description");
     struct reading inner = *r;
     if (r->depth == MAX_NESTED) return skip(r);
+    if (json_string_length(name) > MAX_SPACE_BYTES)
+        return refuse(r, "name", "must have at most 256 bytes");
     inner.space = json_string_length(name) > 0 ? name : r->space;
     inner.about = &about;
     inner.depth++;

@@ -13,10 +13,12 @@
 
 /* A message whose blocks are being read. */
 struct reading {
-    json_t *messages; /* to append to */
-    json_t *parts;    /* text so far, of the message that is being made */
-    json_t *message;  /* the assistant's, borrowed from `messages`; NULL: of another role */
-    char where[64];   /* the place in the body, for errors */
+    json_t *messages;       /* to append to */
+    json_t *parts;          /* text so far, of the message that is being made */
+    json_t *message;        /* the assistant's, borrowed from `messages`; NULL: of another role */
+    struct buffer thinking; /* of the message's blocks, set once: a client may send thousands */
+    bool thinks;
+    char where[64]; /* the place in the body, for errors */
     const char *param;
     struct tool_list *tools; /* to add to */
     struct content_rules content;
@@ -125,22 +127,20 @@ static int read_use(struct reading *r, const json_t *block) {
 
 /* Adds thinking behind the thinking of earlier blocks. */
 static int read_thinking(struct reading *r, const json_t *block) {
-    const json_t *thinking = json_object_get(block, "thinking"),
-                 *before = json_object_get(r->message, "reasoning_content");
+    const json_t *thinking = json_object_get(block, "thinking");
     if (!json_is_string(thinking)) return refuse(r, ".thinking", "must be a string");
-    if (!before)
-        return json_object_set(r->message, "reasoning_content", (json_t *)thinking)
-                   ? api_error_no_memory(r->err)
-                   : 0;
-    struct buffer all = {0};
-    buffer_append(&all, json_string_value(before), json_string_length(before));
-    buffer_puts(&all, "\n");
-    buffer_append(&all, json_string_value(thinking), json_string_length(thinking));
-    json_t *joined = all.failed ? NULL : json_stringn(all.data, all.length);
-    buffer_fini(&all);
-    return json_object_set_new(r->message, "reasoning_content", joined)
-               ? api_error_no_memory(r->err)
-               : 0;
+    if (r->thinks) buffer_puts(&r->thinking, "\n");
+    buffer_append(&r->thinking, json_string_value(thinking), json_string_length(thinking));
+    r->thinks = true;
+    return 0;
+}
+
+/* Gives the message the thinking of its blocks. */
+static int take_thinking(struct reading *r) {
+    const struct buffer *all = &r->thinking;
+    json_t *text = all->failed ? NULL : json_stringn(all->data ? all->data : "", all->length);
+    return json_object_set_new(r->message, "reasoning_content", text) ? api_error_no_memory(r->err)
+                                                                      : 0;
 }
 
 static int read_assistant_block(struct reading *r, const json_t *block) {
@@ -187,6 +187,9 @@ static int read_assistant(struct reading *r, const json_t *content) {
     if (!message || json_array_append_new(r->messages, message)) return api_error_no_memory(r->err);
     r->message = message;
     int rc = read_content(r, content, read_assistant_block);
+    if (!rc && r->thinks) rc = take_thinking(r);
+    buffer_fini(&r->thinking);
+    r->thinks = false;
     const json_t *calls = json_object_get(message, "tool_calls");
     if (rc || (json_array_size(r->parts) == 0 && calls)) return rc;
     return json_object_set(message, "content", r->parts) ? api_error_no_memory(r->err) : 0;
