@@ -259,9 +259,4 @@ def test_sparse_prompts(families, family):
 
 
 def test_the_docs_have_all_rows():
-    assert_table("models.md", "| together with | Llama | Mistral | Qwen2 | Qwen3 | Phi-3 | GLM "
-                 "| GLM-4 | windows in some layers | Gemma 2 | Gemma 3 | Gemma 4 | Gemma 4 E2B, E4B | ChatGLM | GPT-NeoX | OPT | Falcon "
-                 "| Falcon with ALiBi | MPT "
-                 "| SmolLM3 | OLMo 2, 3 | Granite, Seed-OSS | Ministral 3 | Cohere, Cohere 2 MoE | EXAONE 4 "
-                 "| Qwen3-MoE | Mixtral | gpt-oss | GLM-4.5 | tested by |", __name__,
-                 every_family)
+    assert_table("models.md", "| together with | most families | others | tested by |", __name__, every_family)
