@@ -15,6 +15,7 @@ import numpy
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts/fixtures"))
 import checkpoint  # noqa: E402
+from oracle_names import nemotron_parts, usual_nemotron  # noqa: E402
 
 U16, U32, I32, F32, BOOL, STRING, ARRAY = 2, 4, 5, 6, 7, 8, 9
 TYPES = {"F32": 0, "F16": 1, "Q8_0": 8, "BF16": 30, "MXFP4": 39}
@@ -231,28 +232,6 @@ def mamba_tensors(tensors, n_groups):
         if leaf == "norm.weight":
             values = values.reshape(n_groups, -1)
         out[f"blk.{layer.split('.')[-1]}.{MAMBA[leaf]}"] = values
-    return out
-
-
-def nemotron_parts(config):
-    """What each layer is: a letter, as in hybrid_override_pattern."""
-    letters = {"linear_attention": "M", "full_attention": "*", "mlp": "-", "moe": "E"}
-    return config.get("hybrid_override_pattern") or [letters[kind] for kind in
-                                                     config["layers_block_type"]]
-
-
-def usual_nemotron(tensors, config):
-    """Nemotron-H's tensors by the names of other families."""
-    parts = {"M": "mamba", "*": "self_attn", "-": "mlp", "E": "mlp"}
-    out = {}
-    for full, values in tensors.items():
-        full = full.replace("backbone.", "model.").replace("model.embeddings", "model.embed_tokens")
-        full = full.replace("model.norm_f", "model.norm")
-        if ".layers." in full:
-            part = nemotron_parts(config)[int(full.split(".")[2])]
-            full = full.replace(".mixer.", f".{parts[part]}.")
-            full = re.sub(r"(layers\.\d+)\.norm\.", r"\1.input_layernorm.", full)
-        out[full] = values
     return out
 
 

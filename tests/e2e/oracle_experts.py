@@ -10,7 +10,8 @@ import numpy
 
 MXFP4 = numpy.array([0, .5, 1, 1.5, 2, 3, 4, 6, -0., -.5, -1, -1.5, -2, -3, -4, -6])
 ROUTERS = {"Qwen2Moe": "softmax", "Qwen3Moe": "softmax", "Mixtral": "softmax",
-           "GptOss": "softmax of the chosen", "Glm4Moe": "sigmoid", "Cohere2Moe": "as said"}
+           "GptOss": "softmax of the chosen", "Glm4Moe": "sigmoid", "NemotronH": "sigmoid",
+           "Cohere2Moe": "as said"}
 
 # Of what a router reads, the root mean square of what rounding to bf16 moves.  With every result of
 # the oracle rounded so, it is 0.2 to 1.6 % at the median row of a layer of the tiny checkpoints.

@@ -12,7 +12,7 @@ import sys
 import numpy
 
 from oracle_experts import experts_of, moved_input, stacked
-from oracle_names import usual_config, usual_tensors
+from oracle_names import usual_config, usual_nemotron, usual_tensors
 from oracle_recurrent import divide, recurrent_of
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts/fixtures"))
@@ -59,7 +59,7 @@ def gelu_tanh(x):
     return x / 2 * (1 + numpy.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3)))
 
 
-ACTIVATIONS = {"silu": silu, "relu": relu, "gelu": gelu, "gelu_fast": gelu_tanh,
+ACTIVATIONS = {"silu": silu, "relu": relu, "relu2": lambda x: relu(x) ** 2, "gelu": gelu, "gelu_fast": gelu_tanh,
                "gelu_pytorch_tanh": gelu_tanh}
 
 
@@ -212,7 +212,9 @@ class Model:
         c = checkpoint.read_config(directory)
         self.family = c["architectures"][0].removesuffix("ForCausalLM")
         c = usual_config(self.family, c)
-        c, tensors, self.recurrent = divide(c, checkpoint.read_tensors(directory))
+        tensors = checkpoint.read_tensors(directory)
+        tensors = usual_nemotron(tensors, c) if self.family == "NemotronH" else tensors
+        c, tensors, self.recurrent = divide(c, tensors)
         self.mixer = self.recurrent and recurrent_of(c)
         # Beside each head's query lies its gate.
         self.gates_heads = bool(self.recurrent) and self.family.startswith("Qwen3")
@@ -268,6 +270,7 @@ class Model:
             name: values.astype(numpy.float64)
             for name, values in tensors.items()}))
         self._cut_fused()
+        self.fed = {name.partition(".mlp.")[0] for name in self.weights if ".mlp." in name}
         table = self.weights["model.embed_tokens.weight"]
         self.head = self.weights.get("lm_head.weight", table)
         self.table = table * (c["hidden_size"] ** 0.5 if self.is_gemma
@@ -354,11 +357,14 @@ class Model:
         return y + self.weights.get(f"model.layers.{i}.{name}.bias", 0)
 
     def approach(self, i, x, states):
-        """x in front of layer i, behind the recurrent layers before it.  states: of the text, by
-        recurrent layer; replaced, but not changed, by those behind the rows."""
+        """x in front of layer i, behind the layers before it that do not attend.  states: of the
+        text, by recurrent layer; replaced, but not changed, by those behind the rows."""
         for layer in self.recurrent[i] if self.recurrent else []:
             prefix = f"model.layers.{layer}."
             at = f"{prefix}{self.mixer.mixer}."
+            if at + "A_log" not in self.weights:
+                x = self.add_feed_forward(layer, x)
+                continue
             added, states[layer] = self.mixer.run(
                 lambda name, end=".weight", at=at: self.weights[f"{at}{name}{end}"],
                 self.norm(prefix + "input_layernorm", x), states.get(layer) or self.mixer.begin())
@@ -452,6 +458,8 @@ class Model:
 
     def feed_forward(self, i, x):
         layer = f"model.layers.{i}."
+        if f"model.layers.{i}" not in self.fed:
+            return 0
         if layer + "router.proj.weight" in self.weights:
             return self.norm(layer + "post_feedforward_layernorm", self.through_both(i, x))
         before = "pre_feedforward_layernorm" if self.is_gemma else "post_attention_layernorm"
@@ -498,18 +506,23 @@ class Model:
         for row, logits in zip(x, self.linear(i, "mlp.gate", read)):
             y = 0
             for expert, share in zip(*e.route(logits, bias)):
-                gate, up = (self.expert(layer + f"experts.{part}_proj", expert, row)
-                            for part in ("gate", "up"))
-                y = y + share * self.expert(layer + "experts.down_proj", expert,
-                                            e.through_gate(gate, up))
+                hidden = self._hidden(lambda part: self.expert(layer + f"experts.{part}_proj", expert,
+                                                               row), layer)
+                y = y + share * self.expert(layer + "experts.down_proj", expert, hidden)
             out.append(y)
         if layer + "shared_experts.up_proj.weight" not in self.weights:
             return numpy.array(out)
-        gate, up = (self.linear(i, f"mlp.shared_experts.{part}_proj", x) for part in ("gate", "up"))
-        shared = self.linear(i, "mlp.shared_experts.down_proj", e.through_gate(gate, up))
+        shared = self.linear(i, "mlp.shared_experts.down_proj", self._hidden(
+            lambda part: self.linear(i, f"mlp.shared_experts.{part}_proj", x), layer))
         if layer + "shared_expert_gate.weight" in self.weights:
             shared /= 1 + numpy.exp(-self.linear(i, "mlp.shared_expert_gate", x))
         return numpy.array(out) + e.shared * shared
+
+    def _hidden(self, product, layer):
+        """Of products with gate and up, or with up alone."""
+        if layer + "experts.gate_proj.weight" not in self.weights:
+            return self.activate(product("up"))
+        return self.experts.through_gate(product("gate"), product("up"))
 
     def expert(self, name, expert, x):
         y = self.weights[name + ".weight"][expert] @ x

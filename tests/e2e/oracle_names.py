@@ -6,6 +6,10 @@ KEYS = {
     "GPTNeoX": {"layer_norm_eps": "rms_norm_eps", "rotary_pct": "partial_rotary_factor",
                 "rotary_emb_base": "rope_theta"},
     "OPT": {"activation_function": "hidden_act"},
+    "NemotronH": {"layer_norm_epsilon": "rms_norm_eps", "mlp_hidden_act": "hidden_act",
+                  "mamba_num_heads": "mamba_n_heads", "mamba_head_dim": "mamba_d_head",
+                  "ssm_state_size": "mamba_d_state", "n_groups": "mamba_n_groups",
+                  "conv_kernel": "mamba_d_conv", "use_conv_bias": "mamba_conv_bias"},
     "Falcon": {"layer_norm_epsilon": "rms_norm_eps", "activation": "hidden_act"},
     "Mpt": {"d_model": "hidden_size", "n_layers": "num_hidden_layers",
             "n_heads": "num_attention_heads", "max_seq_len": "max_position_embeddings",
@@ -51,10 +55,38 @@ TENSORS = {
 }
 
 
+def nemotron_parts(config):
+    """What each layer of Nemotron-H is: a letter, as in hybrid_override_pattern."""
+    letters = {"linear_attention": "M", "full_attention": "*", "mlp": "-", "moe": "E"}
+    return config.get("hybrid_override_pattern") or [letters[kind] for kind in
+                                                     config["layers_block_type"]]
+
+
+def usual_nemotron(tensors, config):
+    """Nemotron-H's tensors by the names of other families, in which a part's kind is a part of its
+    name."""
+    parts = {"M": "mamba", "*": "self_attn", "-": "mlp", "E": "mlp"}
+    out = {}
+    for full, values in tensors.items():
+        full = full.replace("backbone.", "model.").replace("model.embeddings", "model.embed_tokens")
+        full = full.replace("model.norm_f", "model.norm")
+        if ".layers." in full:
+            part = nemotron_parts(config)[int(full.split(".")[2])]
+            full = full.replace(".mixer.", f".{parts[part]}.")
+            full = re.sub(r"(layers\.\d+)\.norm\.", r"\1.input_layernorm.", full)
+        out[full] = values
+    return out
+
+
 def usual_config(family, config):
     """With Llama's keys beside the family's own."""
-    return {**config, **{usual: config[own] for own, usual in KEYS.get(family, {}).items()
-                         if own in config}}
+    config = {**config, **{usual: config[own] for own, usual in KEYS.get(family, {}).items()
+                           if own in config}}
+    if family != "NemotronH":
+        return config
+    kinds = {"M": "mamba", "*": "full_attention", "-": "mlp", "E": "mlp"}
+    return {**config, "layer_types": [kinds[part] for part in nemotron_parts(config)],
+            "position_embedding_type": "nope", "rope_theta": 10000}
 
 
 def usual_tensors(family, tensors):

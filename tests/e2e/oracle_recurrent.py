@@ -10,13 +10,12 @@ import re
 import numpy
 
 LAYER = re.compile(r"model\.layers\.(\d+)\.")
-RECURRENT = ("linear_attention", "mamba")
+RECURRENT = ("linear_attention", "mamba", "mlp")  # or without anything that mixes rows
 
 
 def divide(config, tensors):
-    """config and tensors with only the layers that attend, in which the tensors of recurrent layer
-    n have the layer "r<n>"; and the recurrent layers in front of each of those, and behind the
-    last."""
+    """config and tensors with only the layers that attend, in which the tensors of another layer n
+    have the layer "r<n>"; and the others in front of each of those, and behind the last."""
     names, before = {}, [[]]
     for i, kind in enumerate(config.get("layer_types") or []):
         if kind in RECURRENT:

@@ -17,7 +17,7 @@ TINY = ROOT / "tests/model/data"
 # tests/cpu/test_recurrent.c, and the experts of Granite 4 H in tests/cpu/test_experts.c.
 NAMES = sorted(path.parent.name for path in TINY.glob("*/goldens.json")
                if "-wrapper-" not in path.parent.name
-               and not path.parent.name.startswith(("qwen3next-", "lfm2", "granite4h-mha", "nemotronh-")))
+               and not path.parent.name.startswith(("qwen3next-", "lfm2", "granite4h-mha")))
 
 
 def goldens_of(name):

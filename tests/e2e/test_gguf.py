@@ -150,6 +150,36 @@ def test_keys_of_mamba_layers_are_refused_by_name(tmp_path, key, words):
     assert result.returncode == 1 and f"'granitehybrid.{name}' {words}" in result.stderr, result.stderr
 
 
+@pytest.mark.parametrize("checkpoint", ["nemotronh-gqa-bf16-head16",
+                                        "nemotronh-gqa-bf16-head32-experts"])
+@pytest.mark.parametrize("key", ["ssm.conv_kernel", "ssm.state_size", "ssm.group_count",
+                                 "ssm.time_step_rank", "ssm.inner_size", "attention.head_count_kv",
+                                 "feed_forward_length", "attention.layer_norm_rms_epsilon"])
+def test_keys_of_nemotron_are_refused_by_name(tmp_path, checkpoint, key):
+    """Two architectures stand for the same model."""
+    path = gguf_file.write_gguf(link_checkpoint(tmp_path / "model", checkpoint), tmp_path / "m.gguf")
+    name = f"{'nemotron_h_moe' if 'experts' in checkpoint else 'nemotron_h'}.{key}"
+    raw = path.read_bytes()
+    at = raw.index(gguf_file.string(name)) + 8
+    path.write_bytes(raw[:at] + b"x" + raw[at + 1:])
+    result = start(path)
+    assert result.returncode == 1 and f"'{name}' is missing" in result.stderr, result.stderr
+
+
+@pytest.mark.parametrize("checkpoint, number, words", [
+    ("nemotronh-gqa-bf16-head16", 5, "'nemotron_h.ssm.group_count' does not divide the heads"),
+    ("nemotronh-gqa-bf16-head32-experts", 3,
+     "'nemotron_h_moe.ssm.group_count' does not divide the heads")])
+def test_keys_of_nemotron_have_the_name_of_the_architecture(tmp_path, checkpoint, number, words):
+    directory = link_checkpoint(tmp_path / "model", checkpoint)
+    path = gguf_file.write_gguf(directory, tmp_path / "m.gguf")
+    raw, key = path.read_bytes(), gguf_file.string(words.split("'")[1])
+    at = raw.index(key) + len(key) + 4
+    path.write_bytes(raw[:at] + number.to_bytes(4, "little") + raw[at + 4:])
+    result = start(path)
+    assert result.returncode == 1 and words in result.stderr, result.stderr
+
+
 def test_granite_without_positions_is_refused(tmp_path):
     """One without recurrent layers; a key says whether queries and keys rotate."""
     model = link_checkpoint(tmp_path / "model", "granite-gqa-bf16-head16")

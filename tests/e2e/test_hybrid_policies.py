@@ -19,7 +19,8 @@ from test_offload_oracle import Errors, read_generated, write_filters
 from test_offload_oracle import ask as ask_selecting
 from test_sparse_oracle import Comparison
 
-CHECKPOINTS = ["qwen3_5-gqa-bf16-head32-deep", "granite4h-gqa-bf16-head32-deep"]
+CHECKPOINTS = ["qwen3_5-gqa-bf16-head32-deep", "granite4h-gqa-bf16-head32-deep",
+               *["nemotronh-gqa-bf16-head32-experts"] * (DEVICE == "cpu")]
 N_ATTENDING, CONTEXT, TAIL = 4, 8192, 5
 FILTERS = (0,), 0  # and how long layers wait
 MOVED = {"type": "offload", "selected": 64, "tail": 64}
