@@ -166,15 +166,15 @@ def test_clients_that_leave_leave_nothing_behind(replicas):
 
 
 def test_sigterm_lets_the_requests_of_all_replicas_finish(tmp_path, small_model):
-    with Server(tmp_path, "--data-parallel-size", N, *MEMORY, model=small_model) as server:
+    with Server(tmp_path, "--data-parallel-size", N, "--shutdown-timeout", 600, *MEMORY, model=small_model) as server:
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             with server.taking(8):
-                streams = [pool.submit(server.stream, prompt_of(80, 5000 + i), max_tokens=900, ignore_eos=True,
+                streams = [pool.submit(server.stream, prompt_of(80, 5000 + i), max_tokens=300, ignore_eos=True,
                                        stream_options={"include_usage": True}) for i in range(8)]
             assert min(of_each(server, "requests_submitted_total")) > 0
             server.terminate()
             for stream in streams:
-                assert stream.result()[-1]["usage"]["completion_tokens"] == 900
+                assert stream.result()[-1]["usage"]["completion_tokens"] == 300
         assert server.process.wait(30 * PATIENCE) == 0
 
 

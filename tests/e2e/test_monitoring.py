@@ -186,7 +186,7 @@ class Prometheus:
         return self.ask("query", query=query)["result"]
 
     def wait(self, holds, what):
-        deadline = time.monotonic() + 20 * PATIENCE
+        deadline = time.monotonic() + 60 * PATIENCE
         while True:
             assert self.process.poll() is None and time.monotonic() < deadline, (
                 what, self.log.read_text()[-4000:])
@@ -222,15 +222,22 @@ def watched(tmp_path_factory):
 
 
 def test_prometheus_reaches_every_target(watched):
-    targets = watched.ask("targets")["activeTargets"]
-    assert [(t["health"], t["lastError"], t["scrapePool"]) for t in targets] == 2 * [("up", "", "quire")]
+    """A scrape of a busy machine may be late: another is not."""
+    def told():
+        return [(t["health"], t["lastError"], t["scrapePool"]) for t in watched.ask("targets")["activeTargets"]]
+
+    watched.wait(lambda: told() == 2 * [("up", "", "quire")], told())
 
 
 def test_prometheus_evaluates_every_rule(watched):
-    found = [rule for group in watched.ask("rules")["groups"] for rule in group["rules"]]
-    assert sorted(rule["name"] for rule in found) == sorted(name for name, _ in rules())
-    assert {(rule["health"], rule.get("lastError", "")) for rule in found} == {("ok", "")}
-    assert [rule["name"] for rule in found if rule.get("state", "inactive") != "inactive"] == []
+    """No alert fires; on a busy machine one may be pending."""
+    def found():
+        return [rule for group in watched.ask("rules")["groups"] for rule in group["rules"]]
+
+    assert sorted(rule["name"] for rule in found()) == sorted(name for name, _ in rules())
+    watched.wait(lambda: all(rule["health"] != "unknown" for rule in found()), "each rule is evaluated")
+    assert {(rule["health"], rule.get("lastError", "")) for rule in found()} == {("ok", "")}
+    assert [rule["name"] for rule in found() if rule.get("state") == "firing"] == []
 
 
 @pytest.mark.skipif(DEVICE != "cpu", reason="the answers are the same")
@@ -250,7 +257,7 @@ def ask_and_wait(directory, model):
         prompt = [3 + i % 50 for i in range(150)]
         for _ in range(2):
             server.complete(prompt, max_tokens=20, ignore_eos=True)
-        server.wait_logged("throughput ", seconds=15)
+        server.wait_logged("throughput ", seconds=60)
         time.sleep(11)
         lines = [line for line in server.log.splitlines() if " throughput " in line]
         return lines, server.metrics()

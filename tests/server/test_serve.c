@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -65,15 +66,20 @@ static void *run_server(void *arg) {
     return NULL;
 }
 
-/* The kernel names a port that is free; the server takes it a moment later. */
+/* A port that is free; the server takes it a moment later.  It is below those that the kernel gives
+ * to outgoing connections, one of which could have it by then. */
 static uint16_t free_port(void) {
+    enum { FIRST = 10240, END = 32768 };
     struct sockaddr_in address = {.sin_family = AF_INET};
-    socklen_t size = sizeof(address);
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    unsigned seed = (unsigned)getpid();
+    int rc;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &size), 0);
-    close(fd);
+    do {
+        const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        address.sin_port = htons((uint16_t)(FIRST + rand_r(&seed) % (END - FIRST)));
+        rc = bind(fd, (struct sockaddr *)&address, sizeof(address));
+        close(fd);
+    } while (rc != 0);
     return ntohs(address.sin_port);
 }
 
