@@ -15,6 +15,7 @@ enum { MAX_KEY = 128, MAX_MARKS = 64, MAX_DEFINITIONS = 256 << 10 };
 struct writing {
     const struct tool_elements *elements;
     const json_t *schema, *strings;
+    json_t *required; /* an object with the names that the schema requires */
     const char *tool, *end;
     size_t n_definitions; /* bytes so far */
     struct error *err;
@@ -140,11 +141,14 @@ static json_t *make_element(const struct tool_elements *e, const char *key, json
                      end);
 }
 
-static bool is_required(const struct writing *w, const char *key) {
+/* Notes the names that are required, which may be many, for as many properties. */
+static int note_required(struct writing *w) {
     const json_t *required = json_object_get(w->schema, "required");
-    for (size_t i = 0; i < json_array_size(required); i++)
-        if (strcmp(json_string_value(json_array_get(required, i)), key) == 0) return true;
-    return false;
+    bool failed = !w->required;
+    for (size_t i = 0; i < json_array_size(required) && !failed; i++)
+        failed = json_object_set_new(w->required, json_string_value(json_array_get(required, i)),
+                                     json_true()) < 0;
+    return failed ? no_memory(w) : 0;
 }
 
 /* Appends the element of a property to the list. */
@@ -154,7 +158,7 @@ static int add_property(json_t *list, struct writing *w, const char *key, json_t
     if (!rc) rc = make_value(&value, w, key, schema);
     if (rc) return rc;
     json_t *element = make_element(w->elements, key, value);
-    if (element && !is_required(w, key))
+    if (element && !json_object_get(w->required, key))
         element = json_pack("{s:s, s:o}", "type", "optional", "content", element);
     return json_array_append_new(list, element) ? no_memory(w) : 0;
 }
@@ -163,12 +167,14 @@ static int add_property(json_t *list, struct writing *w, const char *key, json_t
 static int make_named(json_t **out, struct writing *w) {
     json_t *list = json_array(), *schema;
     const char *key;
-    int rc = list ? 0 : no_memory(w);
+    w->required = json_object();
+    int rc = list ? note_required(w) : no_memory(w);
     json_object_foreach(json_object_get(w->schema, "properties"), key, schema) {
         if (!rc) rc = add_property(list, w, key, schema);
     }
     *out = rc ? NULL : json_pack("{s:s, s:O}", "type", "sequence", "elements", list);
     json_decref(list);
+    json_decref(w->required);
     return rc || *out ? rc : no_memory(w);
 }
 
