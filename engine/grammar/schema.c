@@ -589,6 +589,8 @@ static int read_object(struct reading *r, json_t *schema, const struct place *at
 /* Checks `type`; where it is missing, adds the types whose keywords the schema has. */
 static int choose_type(struct reading *r, json_t *schema, const struct place *at) {
     const json_t *type = json_object_get(schema, "type");
+    if (json_array_size(type) > N_TYPES)
+        return refuse(r, at, "type", "must be an array that has each name once");
     for (size_t i = 0; i < json_array_size(type); i++)
         if (!type_of(json_array_get(type, i))) return refuse(r, at, "type", "has an unknown name");
     if (type && !type_of(type) && json_array_size(type) == 0)

@@ -58,6 +58,10 @@ static const struct {
     {"{\"allOf\":[{},{}]}", NULL, "allOf is supported with one schema only"},
     {"{\"type\":\"words\"}", NULL, "type must be"},
     {"{\"type\":[\"null\",3]}", NULL, "type has an unknown name"},
+    /* Each value of an enum is compared with each name. */
+    {"{\"type\":[\"null\",\"null\",\"null\",\"null\",\"null\",\"null\",\"null\",\"null\"],"
+     "\"enum\":[null]}",
+     NULL, "type must be an array that has each name once"},
     {"{\"type\":\"string\",\"maxLength\":129}", NULL, "maxLength above 128"},
     {"{\"type\":\"string\",\"minLength\":-1}", NULL, "minLength must be an integer"},
     {"{\"type\":\"string\",\"pattern\":\"a\",\"minLength\":1}", NULL,
