@@ -16,6 +16,7 @@
 #include "engine/base/error.h"
 #include "engine/base/json_arena.h"
 #include "engine/base/json_tree.h"
+#include "engine/grammar/regex_text.h"
 
 enum { PATH_BYTES = 256, N_TYPES = 7 };
 
@@ -356,6 +357,32 @@ static bool is_plain_pattern(const char *pattern) {
     return true;
 }
 
+/* Writes a pattern's characters beyond ASCII as escapes. */
+static int spell_pattern(struct reading *r, json_t *schema, const char *pattern,
+                         const struct place *at) {
+    const char *fault = regex_text_fault(pattern);
+    if (fault) return refuse(r, at, "pattern", fault);
+    char *text = regex_text_in_ascii(pattern);
+    const int rc = !text || json_object_set_new(schema, "pattern", json_string(text));
+    free(text);
+    return rc ? no_memory(r) : 0;
+}
+
+/* Does so with the one name of patternProperties. */
+static int spell_pattern_name(struct reading *r, json_t *patterns, const struct place *at) {
+    const char *name = json_object_iter_key(json_object_iter(patterns)),
+               *fault = name ? regex_text_fault(name) : NULL;
+    if (!name) return 0;
+    if (fault) return refuse(r, at, "patternProperties", fault);
+    char *text = regex_text_in_ascii(name);
+    json_t *value = json_incref(json_object_get(patterns, name));
+    json_object_clear(patterns);
+    const int rc = !text || json_object_set_new(patterns, text, value);
+    if (!text) json_decref(value);
+    free(text);
+    return rc ? no_memory(r) : 0;
+}
+
 /* The formats of JSON Schema.  Any other says nothing. */
 static const struct format {
     const char *name;
@@ -392,6 +419,7 @@ static int read_string(struct reading *r, json_t *schema, const struct place *at
         return refuse(r, at, "pattern", "is not supported beside minLength or maxLength");
     if (pattern && r->loosens && !is_plain_pattern(json_string_value(pattern)))
         return refuse(r, at, "pattern", "has what is not supported");
+    if (!format && pattern) return spell_pattern(r, schema, json_string_value(pattern), at);
     if (!format) return 0;
     if (pattern || has_length)
         return refuse(r, at, "format", "is not supported beside pattern or a length");
@@ -575,6 +603,7 @@ static int read_object(struct reading *r, json_t *schema, const struct place *at
     if (!rc) rc = check_keys(r, schema, at);
     if (!rc) rc = read_map(r, schema, "properties", at);
     if (!rc) rc = read_map(r, schema, "patternProperties", at);
+    if (!rc) rc = spell_pattern_name(r, json_object_get(schema, "patternProperties"), at);
     if (!rc && !is_closed(schema)) rc = read_member(r, schema, "additionalProperties", at);
     if (!rc && json_object_get(schema, "propertyNames")) {
         if (!json_is_object(json_object_get(schema, "propertyNames")))

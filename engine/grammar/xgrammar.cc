@@ -34,6 +34,7 @@
 #include <xgrammar/matcher.h>
 
 #include "engine/base/error.h"
+#include "engine/grammar/regex_text.h"
 #include "engine/grammar/work.hh"
 extern "C" {
 #include "engine/tokenizer/tokenizer.h"
@@ -264,8 +265,9 @@ static int refuse_left_out(struct error *err, const std::string &said) {
         const size_t at = what.find(phrase), behind = what.find(':', at);
         if (at == std::string::npos) continue;
         const bool is_last = phrase[0] == ';' || behind == std::string::npos;
+        const bool is_said = what.find("not supported") < at || what.find("cannot be") < at;
         what.replace(at, is_last ? std::string::npos : behind - at,
-                     what.find("not supported") < at ? "" : " is not supported");
+                     is_said ? "" : " is not supported");
     }
     return error_set(err, ERR_INVALID, "%s", what.c_str());
 }
@@ -275,6 +277,10 @@ int grammar_compile(struct grammar **out, const struct grammar_vocab *vocab, enu
                     struct error *err) {
     static const struct grammar_limits none = {HUGE_VAL, INT64_MAX, nullptr, nullptr};
     if (!limits) limits = &none;
+    if (kind == GRAMMAR_REGEX) {
+        const char *fault = regex_text_fault(std::string(text, n).c_str());
+        if (fault) return error_set(err, ERR_INVALID, "the expression %s", fault);
+    }
     int64_t peak_bytes = 0;
     const int code = guarded(err, [&] {
         std::string left_out;

@@ -219,6 +219,14 @@ def test_seeds_repeat(grammars):
 def test_what_is_not_supported_is_named(grammars, schema, named):
     error = complete(grammars, 400, guided_json=schema)["error"]
     assert error["param"] == "guided_json" and named.split(" ")[-1] in error["message"], error
+    assert not re.search("cannot be .* is not supported", error["message"]), error
+
+
+def test_an_expression_with_half_a_character_is_refused(grammars):
+    """The library would write half of it: bytes that are no text."""
+    error = complete(grammars, 400, guided_regex="\\ud83d\\ude00")["error"]
+    assert error["param"] == "guided_regex" and "half of a character" in error["message"]
+    assert complete(grammars, guided_regex="\\u{1f600}", max_tokens=20)["choices"][0]["text"] == "\U0001f600"
 
 
 HOSTILE = [{"regex": "(" * 2000 + "a" + ")" * 2000}, {"regex": "((a{100}){100}){100}"}, {"regex": "a{1,100000}"},

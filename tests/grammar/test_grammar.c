@@ -35,6 +35,14 @@ static const struct {
      "{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}},\"additionalProperties\":false}",
      NULL},
     {"{\"type\":\"array\",\"uniqueItems\":false}", "{\"type\":\"array\",\"items\":true}", NULL},
+    {"{\"type\":\"string\",\"pattern\":\"[\u00e4-\u00fc]\U0001f600\"}",
+     "{\"type\":\"string\",\"pattern\":\"[\\\\u{e4}-\\\\u{fc}]\\\\u{1f600}\"}", NULL},
+    {"{\"type\":\"object\",\"patternProperties\":{\"^\u00e4\":{\"type\":\"null\"}}}",
+     "{\"type\":\"object\",\"patternProperties\":{\"^\\\\u{e4}\":{\"type\":\"null\"}},"
+     "\"additionalProperties\":false}",
+     NULL},
+    {"{\"type\":\"string\",\"pattern\":\"\\\\ud83d\\\\ude00\"}", NULL,
+     "pattern names half of a character"},
     {"{\"prefixItems\":[true]}", "{\"type\":\"array\",\"prefixItems\":[true],\"items\":false}",
      NULL},
     {"{\"description\":\"x\",\"x-y\":1,\"title\":\"t\"}",
@@ -389,6 +397,34 @@ TEST(escapes_are_characters) {
             if (rig_takes(grammar, text, false)) fail_msg("%s is taken", text);
         }
         grammar_unref(grammar);
+    }
+    grammar_cache_destroy(cache);
+}
+
+/* As they are, in brackets, and in names of properties; halves of pairs are refused. */
+TEST(patterns_have_letters_beyond_ascii) {
+    static const struct {
+        const char *schema, *good, *bad;
+    } each[] = {
+        {"{\"type\":\"string\",\"pattern\":\"\u00e4?b\"}", "\"\u00e4b\"", "\"\u00fcb\""},
+        {"{\"type\":\"string\",\"pattern\":\"[\u00e4-\u00fc]+\"}", "\"\u00e9\u00fc\"", "\"a\""},
+        {"{\"type\":\"string\",\"pattern\":\"\U0001f600\"}", "\"\U0001f600\"", "\"\U0001f601\""},
+        {"{\"type\":\"object\",\"patternProperties\":{\"^\u00e4$\":{\"type\":\"null\"}}}",
+         "{\"\u00e4\": null}", "{\"a\": null}"}};
+    if (!grammar_is_available()) skip();
+    struct grammar_cache *cache = rig_cache(256 << 20);
+    for (size_t i = 0; i < sizeof(each) / sizeof(*each); i++) {
+        struct error err = {0};
+        json_t *schema = parse(each[i].schema), *out = NULL;
+        if (schema_prepare(&out, schema, &err)) fail_msg("%s: %s", each[i].schema, err.text);
+        char *text = json_dumps(out, 0);
+        struct grammar *grammar = rig_get(cache, GRAMMAR_JSON_SCHEMA, text);
+        if (!rig_takes(grammar, each[i].good, true)) fail_msg("%s is refused", each[i].good);
+        if (rig_takes(grammar, each[i].bad, true)) fail_msg("%s is taken", each[i].bad);
+        grammar_unref(grammar);
+        json_arena_free(text);
+        json_decref(out);
+        json_decref(schema);
     }
     grammar_cache_destroy(cache);
 }
