@@ -128,7 +128,8 @@ int family_read_granite_hybrid(const struct config_reader *r, struct model_confi
 
 static const char mixer_act[] = "mamba_hidden_act", ffn_act[] = "mlp_hidden_act",
                   latent[] = "moe_latent_size", own_head_dim[] = "attention_head_dim",
-                  types_key[] = "layers_block_type", pattern_key[] = "hybrid_override_pattern";
+                  types_key[] = "layers_block_type", usual_key[] = "layer_types",
+                  pattern_key[] = "hybrid_override_pattern";
 
 int mamba_read_nemotron(const struct config_reader *r, struct model_config *c,
                         struct recurrent_shape *shape) {
@@ -173,14 +174,11 @@ struct layer_list {
 };
 
 static struct layer_list layer_list_of(const struct config_reader *r) {
-    const json_t *types = config_get(r->root, types_key);
-    const char *pattern = json_string_value(config_get(r->root, pattern_key));
-    return (struct layer_list){.key = types ? types_key : pattern_key,
-                               .types = types,
-                               .pattern = pattern,
-                               .n = types     ? json_array_size(types)
-                                    : pattern ? strlen(pattern)
-                                              : 0};
+    const char *key = config_get(r->root, types_key) ? types_key : usual_key,
+               *pattern = json_string_value(config_get(r->root, pattern_key));
+    const json_t *types = config_get(r->root, key);
+    if (types) return (struct layer_list){key, types, NULL, json_array_size(types)};
+    return (struct layer_list){pattern_key, NULL, pattern, pattern ? strlen(pattern) : 0};
 }
 
 uint32_t mamba_count_nemotron(const struct config_reader *r) {

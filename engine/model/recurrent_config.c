@@ -15,11 +15,13 @@ enum { MAX_HEADS = 1024, MAX_DIM = 256, MAX_LAYERS = 1024, USUAL_INTERVAL = 4 };
 
 /* What a family has of recurrent layers. */
 struct recurrent_family {
-    const char *type, *other_type; /* what 'layer_types' calls such a layer; NULL: nothing else */
-    const char *other_attention;   /* and one of 'full_attention', likewise */
+    /* What 'layer_types' calls such a layer; other_type NULL: nothing else.  type NULL: place()
+     * reads that list, too. */
+    const char *type, *other_type;
+    const char *other_attention; /* and one of 'full_attention', likewise */
     int (*read_shape)(const struct config_reader *r, struct model_config *c,
                       struct recurrent_shape *shape);
-    /* Places them where that list is missing. */
+    /* Places them where that list is missing, or is not read. */
     int (*place)(const struct config_reader *r, struct model_config *c);
 };
 
@@ -108,8 +110,7 @@ static const struct recurrent_family families[] = {
                            .other_attention = "attention",
                            .read_shape = mamba_read_granite,
                            .place = place_nowhere},
-    [RECURRENT_NEMOTRON] = {
-        .type = "mamba", .read_shape = mamba_read_nemotron, .place = mamba_place_nemotron}};
+    [RECURRENT_NEMOTRON] = {.read_shape = mamba_read_nemotron, .place = mamba_place_nemotron}};
 
 static bool is_type(const char *type, const char *name, const char *other) {
     return type && (strcmp(type, name) == 0 || (other && strcmp(type, other) == 0));
@@ -140,7 +141,8 @@ int recurrent_config_read(const struct config_reader *r, enum family_recurrent r
     int rc = 0;
     if (recurrent != RECURRENT_NONE) {
         rc = family->read_shape(r, c, &c->recurrent);
-        if (!rc) rc = types ? place_types(r, types, family, c) : family->place(r, c);
+        const bool is_listed = types && family->type;
+        if (!rc) rc = is_listed ? place_types(r, types, family, c) : family->place(r, c);
     }
     for (uint32_t i = 0; i < c->n_layers && !rc; i++) {
         uint32_t *const counts[] = {

@@ -9,7 +9,7 @@ import numpy
 import pytest
 
 from precision import EXACT, PRECISE
-from server import ROOT, Server
+from server import DEVICE, ROOT, Server
 
 sys.path.insert(0, str(ROOT / "scripts/fixtures"))
 import checkpoint  # noqa: E402
@@ -29,6 +29,13 @@ FAMILIES = {"qwen3_5": {"architectures": ["Qwen3_5ForCausalLM"], "model_type": "
                            "mlp_only_layers": [0, 1, 2], "num_experts": 4,
                            "num_experts_per_tok": 2, "moe_intermediate_size": 128,
                            "shared_expert_intermediate_size": 128}}
+if DEVICE == "cpu":  # a GPU has no kernel for the square of a ReLU
+    FAMILIES["nemotron_h"] = {
+        "architectures": ["NemotronHForCausalLM"], "model_type": "nemotron_h",
+        "layer_types": ["linear_attention", "mlp", "full_attention"], "rope_parameters": None,
+        "mlp_hidden_act": "relu2", "layer_norm_epsilon": 1e-6,
+        "mamba_num_heads": 8, "mamba_head_dim": 32, "n_groups": 2, "ssm_state_size": 64,
+        "conv_kernel": 4}
 FORMATS = ("fp8-block", "ct-fp8-channel", "ct-int4-g32", "ct-int4-zeros", "gptq", "awq", "ct-int8")
 # Both have the same weights on a CPU.  A GPU multiplies some formats by other kernels, and rounds
 # their products to bf16.  With FP8 by block it rounds what these read, too: an H200 was off by 0.5,
@@ -37,8 +44,29 @@ MOST = 1e-4 if EXACT else 0.3
 MOST_ROUNDED = MOST if EXACT else 0.8
 
 
+def nemotron_shapes(config):
+    hidden, inter = config["hidden_size"], config["intermediate_size"]
+    heads, n_heads = config["num_attention_heads"] * 128, config["mamba_num_heads"]
+    values, keys = n_heads * config["mamba_head_dim"], config["n_groups"] * config["ssm_state_size"]
+    matrices = {"0": {"in_proj": (2 * values + 2 * keys + n_heads, hidden),
+                      "out_proj": (hidden, values)},
+                "1": {"up_proj": (inter, hidden), "down_proj": (hidden, inter)},
+                "2": {"q_proj": (heads, hidden), "k_proj": (128, hidden), "v_proj": (128, hidden),
+                      "o_proj": (hidden, heads)}}
+    mamba = {"conv1d.weight": (values + 2 * keys, 1, 4), "conv1d.bias": (values + 2 * keys,),
+             "A_log": (n_heads,), "D": (n_heads,), "dt_bias": (n_heads,), "norm.weight": (values,)}
+    others = {"backbone.embeddings.weight": (config["vocab_size"], hidden),
+              "backbone.norm_f.weight": (hidden,),
+              **{f"backbone.layers.{i}.norm.weight": (hidden,) for i in matrices},
+              **{"backbone.layers.0.mixer." + name: shape for name, shape in mamba.items()}}
+    return {f"backbone.layers.{i}.mixer.{name}": shape for i, some in matrices.items()
+            for name, shape in some.items()}, others
+
+
 def shapes_of(config):
     """Matrices that are quantised, and all other tensors."""
+    if config["model_type"] == "nemotron_h":
+        return nemotron_shapes(config)
     hidden, inter = config["hidden_size"], config["intermediate_size"]
     heads, n_kv, dim = (config[name] for name in
                         ("num_attention_heads", "num_key_value_heads", "head_dim"))
@@ -86,7 +114,8 @@ def write_both(directory, family, name):
         plain = rng.standard_normal(shape, numpy.float32) * (0.1 if len(shape) < 3 else 0.5)
         if "embed" in tensor:
             plain *= 10
-        values[tensor] = checkpoint.rounded(plain + (1 if "linear_attn.norm" in tensor else 0))
+        is_from_0 = "linear_attn.norm" in tensor or "norm" in tensor and family == "nemotron_h"
+        values[tensor] = checkpoint.rounded(plain + is_from_0)
         tensors[tensor] = ("BF16", values[tensor])
     for module, shape in matrices.items():
         parts, value = write(rng, shape)

@@ -546,7 +546,14 @@ TEST(a_layer_of_nemotron_is_one_part) {
     assert_true(c.layers[2].mixer == MIXER_RECURRENT && c.layers[3].kind == FFN_PLAIN);
     assert_true(!c.conv_bias && c.mlp_bias && model_ends_recurrent(&c));
     model_config_fini(&c);
+    c = parsed(NEMOTRON
+               ",\"layer_types\":[\"full_attention\",\"mlp\",\"linear_attention\",\"mlp\"],"
+               "\"hybrid_override_pattern\":\"MMMM\"}");
+    assert_true(c.layers[0].mixer == MIXER_ATTENTION && c.layers[1].kind == FFN_PLAIN);
+    model_config_fini(&c);
     expect_refused(NEMOTRON "}", ERR_INVALID, "'hybrid_override_pattern' does not say of each");
+    expect_refused(NEMOTRON ",\"layer_types\":[\"mamba\"]}", ERR_INVALID,
+                   "'layer_types' does not say of each");
     expect_refused(NEMOTRON ",\"hybrid_override_pattern\":\"M-M\"}", ERR_INVALID,
                    "'hybrid_override_pattern' does not say of each");
     expect_refused(NEMOTRON ",\"layers_block_type\":[\"mamba\",\"moe2\",\"mlp\",\"attention\"]}",
