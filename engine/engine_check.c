@@ -35,7 +35,8 @@ static int check_context(const struct engine_config *c, const struct model_confi
                          struct error *err) {
     if (c->max_model_len <= model->max_position) return 0;
     return error_set(err, ERR_INVALID,
-                     "--max-model-len (%" PRIu32 ") is more than the model's context, %" PRIu32,
+                     "--max-model-len (%" PRIu32 ") is more than the model's context, %" PRIu32
+                     ": its config.json may make that longer by rope_scaling",
                      c->max_model_len, model->max_position);
 }
 

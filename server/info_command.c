@@ -75,7 +75,8 @@ static int plan_kv(struct info *info, const struct options *options, struct erro
                                 .step_rows = config.max_batched_tokens};
     if (text.n_tokens > model->max_position)
         return error_set(err, ERR_INVALID,
-                         "--max-model-len is %" PRIu32 ", but the model's context is %" PRIu32,
+                         "--max-model-len is %" PRIu32 ", but the model's context is %" PRIu32
+                         ": its config.json may make that longer by rope_scaling",
                          text.n_tokens, model->max_position);
     if (text.n_tokens == 0) text.n_tokens = model->max_position;
     info->kv_format = names[config.kv_format];

@@ -207,6 +207,18 @@ def test_a_cache_too_small_for_the_context_names_what_it_takes(serve, tiny_model
     serve("--kv-cache-memory", needed[1], model=tiny_model)  # and so much is enough
 
 
+def test_a_length_beyond_the_models_context_names_what_makes_that_longer(tmp_path, serve, tiny_model):
+    for command in ("serve", "info"):
+        result = run_quire(command, str(tiny_model), "--device", DEVICE, "--max-model-len", "8192")
+        assert result.returncode == 1 and "the model's context" in result.stderr and "rope_scaling" in result.stderr
+    for file in tiny_model.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["rope_scaling"] = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 4096}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert served_length(serve("--max-model-len", "8192", model=tmp_path)) == 8192
+
+
 def served_length(server):
     return server.get("/v1/models").json()["data"][0]["max_model_len"]
 
