@@ -28,7 +28,7 @@ REGISTRY = types.SimpleNamespace(generate=generate, judge=tasks.judge, card=lamb
 
 
 def make_options(out, url, **changes):
-    options = {"url": url, "out": str(out), "model": None, "api_key": None, "timeout": 20,
+    options = {"url": url, "out": str(out), "model": None, "api_key": None, "timeout": 120,
                "tokenizer": None, "template": "raw", "seed": 1, "configs": {"default": {}},
                "concurrency": 1, "quick": False, "tasks": ["passkey"], "lengths": [100],
                "samples": 6, "question": "last", "windows": None, "bucket": 1024, "allow_void": False,

@@ -14,7 +14,7 @@ PROMPT = "The pass key is 12345. What is the pass key?"
 def ask(server_or_url, question):
     async def go():
         async with Client(getattr(server_or_url, "url", server_or_url), "tiny",
-                          timeout_s=5) as client:
+                          timeout_s=60) as client:
             return await question(client)
 
     return asyncio.run(go())

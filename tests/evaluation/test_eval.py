@@ -55,7 +55,7 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path):
         for n_lines in (5, 30):
             with subprocess.Popen(command(tmp_path / "cut", "--url", server.url, *arguments,
                                           "--concurrency", 2)) as process:
-                deadline = time.monotonic() + 60
+                deadline = time.monotonic() + 300
                 while not results.exists() or results.read_bytes().count(b"\n") < n_lines:
                     assert process.poll() is None and time.monotonic() < deadline
                     time.sleep(0.001)
@@ -74,7 +74,7 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path):
             assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=300)
     assert process.returncode == 130 and "same command" in said
 
 
@@ -177,7 +177,7 @@ def test_a_key_is_sent_to_every_route(tmp_path):
     with Server(tmp_path, "--threads", "1", "--api-key", "sesame") as server:
         arguments = command(tmp_path / "out", "--url", server.url, "--tasks", "passkey",
                             "--lengths", "512", "--samples", "1")
-        good = subprocess.run(arguments, env=environment, check=False, timeout=60)
+        good = subprocess.run(arguments, env=environment, check=False, timeout=300)
         environment.pop("OPENAI_API_KEY")
-        bad = subprocess.run(arguments, env=environment, check=False, timeout=60)
+        bad = subprocess.run(arguments, env=environment, check=False, timeout=300)
     assert (good.returncode, bad.returncode) == (0, 2)
