@@ -66,7 +66,7 @@ static void *reserve(size_t size) {
     struct arena_head *head;
     if (arena) {
         const size_t needed = HEAD + (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-        assert(needed <= arena->size - arena->used); /* json_arena_bound() */
+        assert(needed <= arena->size - arena->used); /* survey() bounds it */
         head = (struct arena_head *)(arena->bytes + arena->used);
         arena->used += needed;
         arena->n_live++;

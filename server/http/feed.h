@@ -1,7 +1,7 @@
 /* feed.h - connections that another process makes and passes on, in place of a listener: nothing
  * else can connect.
  *
- *   client: a pair of sockets ─► feed_send() one end ─► socket pair ─► feed_take(): the server
+ *   client: a pair of sockets ─► feed_connect() one end ─► socket pair ─► feed_take(): the server
  *
  * Thread: any.  Memory: none; descriptors are the caller's. */
 #ifndef SERVER_HTTP_FEED_H

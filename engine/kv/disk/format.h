@@ -49,7 +49,7 @@ struct digest_value disk_key_name(const struct disk_key *key, const uint64_t sec
 void disk_key_begin(struct digest *digest, const struct disk_key *key, const uint64_t secret[]);
 
 /* Returns where the pages begin, and the size of the file.  n_tokens is not more than a file of
- * that size could have; the sum must not overflow: disk_format_fits(). */
+ * that size could have. */
 size_t disk_format_payload(uint32_t n_tokens);
 /* Returns the size of the whole file, with its pages. */
 size_t disk_format_bytes(const struct disk_head *head);
