@@ -151,17 +151,22 @@ def packed(values, kind):
     return values.astype({"F32": numpy.float32, "F16": numpy.float16}[kind]).tobytes()
 
 
-def round_blocks(tensor):
-    """A tensor of a Writer, as BF16 if it is Q8_0; but the embedding as F32, for it is not unpacked
-    at start."""
-    name, shape, kind, raw = tensor
-    if kind != "Q8_0":
-        return tensor
+def of_blocks(raw, shape):
+    """The values of Q8_0's blocks."""
     blocks = numpy.frombuffer(raw, numpy.int8).reshape(-1, 34)
     scale = blocks[:, :2].copy().view(numpy.float16).astype(numpy.float32)
-    values = (scale * blocks[:, 2:].astype(numpy.float32)).reshape(shape)
-    other = "F32" if name == "token_embd.weight" else "BF16"
-    return name, shape, other, packed(values, other)
+    return (scale * blocks[:, 2:].astype(numpy.float32)).reshape(shape)
+
+
+def unpacked(values, kind):
+    """What a reader makes of the packed values."""
+    return of_blocks(packed(values, kind), values.shape) if kind == "Q8_0" else values
+
+
+def unpack_blocks(tensor):
+    """A tensor of a Writer, as F32 if it is Q8_0."""
+    name, shape, kind, raw = tensor
+    return (name, shape, "F32", of_blocks(raw, shape).tobytes()) if kind == "Q8_0" else tensor
 
 
 def in_pairs(values, n_heads):
@@ -613,12 +618,11 @@ def kind_of(config):
 
 
 def write_gguf(directory, path, kind=None, pre=None, n_files=1, version=3, n_guess=0,
-               says_layers=False, legacy=False, fuses=False, rounds=False):
+               says_layers=False, legacy=False, fuses=False, unpacks=False):
     """Returns the path of the file, the first of a split.  Of a hybrid: as recurrent_counts() and
     recurrent_tensors() say, with n_guess layers that guess tokens.  says_layers, of Granite: as
     Granite 4 without recurrent layers is written.  fuses: gates and ups of all
-    experts are one tensor.  rounds: what would be Q8_0 is unpacked, as quire does it at
-    start for products in float32."""
+    experts are one tensor.  unpacks: what would be Q8_0 has the same values as F32."""
     directory, path = pathlib.Path(directory), pathlib.Path(path)
     config = json.loads((directory / "config.json").read_text())
     outer = config["architectures"][0]
@@ -632,8 +636,8 @@ def write_gguf(directory, path, kind=None, pre=None, n_files=1, version=3, n_gue
     add_settings(out, config, name, n_guess, says_layers)
     add_tokenizer(out, directory, pre)
     add_tensors(out, directory, config, kind or kind_of(config), n_guess, legacy, fuses)
-    if rounds:
-        out.tensors = [round_blocks(tensor) for tensor in out.tensors]
+    if unpacks:
+        out.tensors = [unpack_blocks(tensor) for tensor in out.tensors]
     if n_files == 1:
         out.write(path, version)
         return path

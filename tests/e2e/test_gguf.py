@@ -114,10 +114,10 @@ def test_gates_and_ups_of_experts_may_be_one_tensor(serve, tmp_path, checkpoint)
                                         "granite4h-mha-f16-head32"])
 @pytest.mark.skipif(DEVICE != "cpu", reason="a GPU multiplies the packed codes")
 def test_products_of_mamba_layers_may_be_packed(serve, tmp_path, checkpoint):
-    """They answer as their values do, which are rounded to bf16 at start."""
+    """They answer as their values do."""
     model = link_for_gguf(tmp_path / "model", checkpoint)
-    paths = [gguf_file.write_gguf(model, tmp_path / f"{rounds}.gguf", kind="Q8_0", rounds=rounds)
-             for rounds in (False, True)]
+    paths = [gguf_file.write_gguf(model, tmp_path / f"{unpacks}.gguf", kind="Q8_0", unpacks=unpacks)
+             for unpacks in (False, True)]
     prompts = prompts_of(checkpoint)
     found, expected = ([answer(serve("--dtype", "float32", model=path), prompt)
                         for prompt in prompts] for path in paths)
