@@ -40,7 +40,7 @@ struct count_key {
 static const struct count_key required_counts[] = {
     {"vocab_size", offsetof(struct model_config, n_vocab), 1 << 24},
     {"hidden_size", offsetof(struct model_config, dim), 1 << 16},
-    {"num_hidden_layers", offsetof(struct model_config, n_layers), 1024},
+    {"num_hidden_layers", offsetof(struct model_config, n_layers), CONFIG_MAX_LAYERS},
     {"num_attention_heads", offsetof(struct model_config, n_heads), 1024},
     {"max_position_embeddings", offsetof(struct model_config, max_position), 1 << 30},
 };

@@ -11,6 +11,8 @@
 
 struct error;
 
+enum { CONFIG_MAX_LAYERS = 1024 };
+
 struct config_reader {
     const json_t *root;
     const char *label; /* names the directory in messages */

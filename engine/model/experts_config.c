@@ -8,7 +8,7 @@
 #include "engine/model/feed_forward.h"
 #include "engine/model/model.h"
 
-enum { MAX_WIDTH = 1 << 20, MAX_LAYERS = 1024, MAX_SHARED = 64 };
+enum { MAX_WIDTH = 1 << 20, MAX_SHARED = 64 };
 
 /* Reads a whole number that may be 0.  key NULL: leaves *out alone. */
 static int read_number(const struct config_reader *r, const char *key, uint32_t most,
@@ -135,9 +135,9 @@ static int place_experts(const struct config_reader *r, const struct family_expe
                  : 0;
     for (uint32_t i = 0; !rc && i < c->n_layers; i++) place_shape(&c->layers[i], &dense);
     if (!rc && types) return place_types(r, f->types, types, shape, c);
-    if (!rc) rc = read_number(r, f->first_dense, MAX_LAYERS, &n_dense);
+    if (!rc) rc = read_number(r, f->first_dense, CONFIG_MAX_LAYERS, &n_dense);
     if (!rc && f->has_step)
-        rc = config_read_count(r, r->root, "decoder_sparse_step", MAX_LAYERS, &step);
+        rc = config_read_count(r, r->root, "decoder_sparse_step", CONFIG_MAX_LAYERS, &step);
     for (uint32_t i = 0; !rc && i < c->n_layers; i++)
         if (i >= n_dense && (i + 1) % step == 0) place_shape(&c->layers[i], shape);
     return rc || !f->has_step ? rc : read_dense_layers(r, c, &dense);

@@ -137,7 +137,7 @@ static bool has(const struct gguf_files *files, uint32_t layer, const char *name
     return gguf_files_find(files, whole) != NULL;
 }
 
-/* Returns the first layer that is recurrent, or that is not; n_layers: there is none. */
+/* Returns the first layer with such a mixer; n_layers: there is none. */
 static uint32_t first_layer(const struct model_config *c, enum mixer_kind mixer) {
     uint32_t i = 0;
     while (i < c->n_layers && c->layers[i].mixer != mixer) i++;

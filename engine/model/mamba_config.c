@@ -11,7 +11,7 @@
 #include "engine/model/feed_forward.h"
 #include "engine/model/model.h"
 
-enum { MAX_HEADS = 1024, MAX_DIM = 256, MAX_WIDTH = 1 << 20, MAX_EXPAND = 64, MAX_LAYERS = 1024 };
+enum { MAX_HEADS = 1024, MAX_DIM = 256, MAX_WIDTH = 1 << 20, MAX_EXPAND = 64 };
 
 /* A family's names for the sizes of its layers. */
 struct mamba_keys {
@@ -183,7 +183,7 @@ static struct layer_list layer_list_of(const struct config_reader *r) {
 
 uint32_t mamba_count_nemotron(const struct config_reader *r) {
     const size_t n = layer_list_of(r).n;
-    return n <= MAX_LAYERS ? (uint32_t)n : 0;
+    return n <= CONFIG_MAX_LAYERS ? (uint32_t)n : 0;
 }
 
 static const struct part *part_at(const struct layer_list *list, uint32_t i) {

@@ -11,7 +11,7 @@
 #include "engine/model/mamba_config.h"
 #include "engine/model/model.h"
 
-enum { MAX_HEADS = 1024, MAX_DIM = 256, MAX_LAYERS = 1024, USUAL_INTERVAL = 4 };
+enum { MAX_HEADS = 1024, MAX_DIM = 256, USUAL_INTERVAL = 4 };
 
 /* What a family has of recurrent layers. */
 struct recurrent_family {
@@ -56,7 +56,8 @@ static int read_delta(const struct config_reader *r, struct model_config *c,
 
 static int place_by_interval(const struct config_reader *r, struct model_config *c) {
     uint32_t interval = USUAL_INTERVAL;
-    const int rc = config_read_count(r, r->root, "full_attention_interval", MAX_LAYERS, &interval);
+    const int rc =
+        config_read_count(r, r->root, "full_attention_interval", CONFIG_MAX_LAYERS, &interval);
     for (uint32_t i = 0; i < c->n_layers; i++)
         c->layers[i].mixer = (i + 1) % interval == 0 ? MIXER_ATTENTION : MIXER_RECURRENT;
     return rc;

@@ -8,7 +8,7 @@
 #include "engine/model/family.h"
 #include "engine/model/feed_forward.h"
 
-enum { MAX_WINDOW = 1 << 30, MAX_LAYERS = 1024, USUAL_WINDOW_LAYERS = 28 };
+enum { MAX_WINDOW = 1 << 30, USUAL_WINDOW_LAYERS = 28 };
 
 /* Reads the window; 0: no layer has one. */
 static int read_window(const struct config_reader *r, const struct model_family *family,
@@ -30,7 +30,7 @@ static int read_first_layer(const struct config_reader *r, const struct model_fa
     double first = family->window == WINDOW_IF_USED ? USUAL_WINDOW_LAYERS : 0;
     int rc = 0;
     if (family->window == WINDOW_IF_USED)
-        rc = config_read_number(r, r->root, "max_window_layers", 0, MAX_LAYERS, &first);
+        rc = config_read_number(r, r->root, "max_window_layers", 0, CONFIG_MAX_LAYERS, &first);
     *out = (uint32_t)first;
     return rc;
 }
@@ -65,7 +65,7 @@ static int read_dense_period(const struct config_reader *r, const struct model_f
     if (!family->dense_window_period) return 0;
     while (p->n_dense < c->n_layers && c->layers[p->n_dense].n_experts == 0) p->n_dense++;
     const int rc =
-        config_read_count(r, r->root, family->dense_window_period, MAX_LAYERS, &p->dense);
+        config_read_count(r, r->root, family->dense_window_period, CONFIG_MAX_LAYERS, &p->dense);
     for (uint32_t i = 0; i < c->n_layers; i++)
         c->layers[i].rotates = c->layers[i].n_experts == 0 && p->dense == 1;
     return rc;
@@ -114,7 +114,8 @@ int window_config_read(const struct config_reader *r, struct model_config *c) {
     if (!rc) rc = read_first_layer(r, family, &periods.first);
     if (!rc) rc = read_dense_period(r, family, c, &periods);
     if (!rc && periods.period > 0 && !config_get(r->root, "layer_types"))
-        rc = config_read_count(r, r->root, "sliding_window_pattern", MAX_LAYERS, &periods.period);
+        rc = config_read_count(r, r->root, "sliding_window_pattern", CONFIG_MAX_LAYERS,
+                               &periods.period);
     if (rc) return rc;
     c->windows = calloc(c->n_layers, sizeof(*c->windows));
     if (!c->windows)
