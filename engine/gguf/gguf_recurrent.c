@@ -36,19 +36,33 @@ static int join(const struct gguf_writing *w, const char *key, double n, double 
     return 0;
 }
 
-/* Writes the KV heads of layers that attend, and the type of layers without any. */
-static int put_layers_without_heads(const struct gguf_writing *w, const char *type) {
+/* Returns the type of a layer. */
+typedef const char *type_of_layer(const struct gguf_writing *w, size_t layer);
+
+static const char *attends_or(const struct gguf_writing *w, size_t layer, const char *type) {
+    return writing_number_at(w, heads_key, layer) > 0 ? "full_attention" : type;
+}
+
+static const char *conv_type(const struct gguf_writing *w, size_t layer) {
+    return attends_or(w, layer, "conv");
+}
+
+static const char *mamba_type(const struct gguf_writing *w, size_t layer) {
+    return attends_or(w, layer, "mamba");
+}
+
+/* Writes the types of all layers under this name, and the KV heads of those that attend. */
+static int put_layers(const struct gguf_writing *w, const char *name, type_of_layer *type_of) {
     const double n_layers = writing_number(w, "num_hidden_layers");
     double n_heads = 0;
     json_t *types = json_array();
     int rc = types ? 0 : writing_no_memory(w);
     for (size_t i = 0; i < n_layers && i < WRITING_MAX_LIST && !rc; i++) {
-        const double n = writing_number_at(w, heads_key, i);
-        json_array_append_new(types, json_string(n > 0 ? "full_attention" : type));
-        rc = join(w, heads_key, n, &n_heads);
+        json_array_append_new(types, json_string(type_of(w, i)));
+        rc = join(w, heads_key, writing_number_at(w, heads_key, i), &n_heads);
     }
     if (rc) json_decref(types);
-    else rc = writing_put(w, w->config, "layer_types", types);
+    else rc = writing_put(w, w->config, name, types);
     return rc ? rc
               : writing_put(w, w->config, "num_key_value_heads", json_integer((json_int_t)n_heads));
 }
@@ -58,7 +72,7 @@ static int put_convolutions(const struct gguf_writing *w) {
     char bias[WRITING_NAME_BYTES];
     snprintf(bias, sizeof(bias), "blk.%.0f.exp_probs_b.bias",
              writing_number(w, "num_dense_layers"));
-    int rc = put_layers_without_heads(w, "conv");
+    int rc = put_layers(w, "layer_types", conv_type);
     if (!rc) rc = writing_put(w, w->config, "block_auto_adjust_ff_dim", json_false());
     return rc ? rc
               : writing_put(w, w->config, "use_expert_bias",
@@ -70,7 +84,7 @@ static int put_convolutions(const struct gguf_writing *w) {
 static int put_mamba(const struct gguf_writing *w) {
     static const char experts[] = "num_local_experts", width[] = "shared_intermediate_size";
     const bool rotates = gguf_truth(writing_key(w, "rope.scaling.finetuned"), true);
-    int rc = put_layers_without_heads(w, "mamba");
+    int rc = put_layers(w, "layer_types", mamba_type);
     if (!rc) rc = put_quotient(w, "mamba_n_heads", "ssm.time_step_rank", "mamba_d_head");
     if (!rc) rc = put_quotient(w, "hidden_size", "embedding_length", "mamba_expand");
     if (!rc)
@@ -87,28 +101,19 @@ static int put_mamba(const struct gguf_writing *w) {
 static const char *part_of(const struct gguf_writing *w, size_t layer) {
     char experts[WRITING_NAME_BYTES];
     snprintf(experts, sizeof(experts), "blk.%zu.ffn_up_exps.weight", layer);
-    if (writing_number_at(w, heads_key, layer) > 0) return "full_attention";
-    if (writing_number_at(w, width_key, layer) == 0) return "linear_attention";
-    return gguf_files_find(w->files, experts) ? "moe" : "mlp";
+    if (writing_number_at(w, width_key, layer) == 0)
+        return attends_or(w, layer, "linear_attention");
+    return attends_or(w, layer, gguf_files_find(w->files, experts) ? "moe" : "mlp");
 }
 
 /* Writes what the layers of Nemotron-H are, and the width of those that are dense. */
 static int put_parts(const struct gguf_writing *w) {
     const double n_layers = writing_number(w, "num_hidden_layers");
-    double n_heads = 0, width = 0;
-    json_t *types = json_array();
-    int rc = types ? 0 : writing_no_memory(w);
-    for (size_t i = 0; i < n_layers && i < WRITING_MAX_LIST && !rc; i++) {
-        const char *part = part_of(w, i);
-        const bool is_dense = strcmp(part, "mlp") == 0;
-        json_array_append_new(types, json_string(part));
-        rc = join(w, heads_key, writing_number_at(w, heads_key, i), &n_heads);
-        if (!rc && is_dense) rc = join(w, width_key, writing_number_at(w, width_key, i), &width);
-    }
-    if (rc) json_decref(types);
-    else rc = writing_put(w, w->config, "layers_block_type", types);
-    if (!rc)
-        rc = writing_put(w, w->config, "num_key_value_heads", json_integer((json_int_t)n_heads));
+    double width = 0;
+    int rc = put_layers(w, "layers_block_type", part_of);
+    for (size_t i = 0; i < n_layers && i < WRITING_MAX_LIST && !rc; i++)
+        if (strcmp(part_of(w, i), "mlp") == 0)
+            rc = join(w, width_key, writing_number_at(w, width_key, i), &width);
     if (width == 0) width = writing_number(w, "moe_intermediate_size");
     if (!rc) rc = writing_put(w, w->config, "intermediate_size", json_integer((json_int_t)width));
     return rc ? rc : put_quotient(w, "mamba_num_heads", "ssm.time_step_rank", "mamba_head_dim");
